@@ -1,0 +1,1 @@
+"""The rules of a hierarchical KV cache, executable, and an oracle that checks implementations against them."""

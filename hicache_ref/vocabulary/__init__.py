@@ -1,0 +1,1 @@
+"""What flows between model, oracle and implementations. No behaviour, no torch, no hypothesis."""

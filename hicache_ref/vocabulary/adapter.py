@@ -1,0 +1,63 @@
+"""The adapter Protocol: the four verbs by which an implementation is driven and seen."""
+
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+from hicache_ref.vocabulary.base import Frozen
+from hicache_ref.vocabulary.observation import Level, Observation
+from hicache_ref.vocabulary.operations import OPERATION_TYPES, Operation
+from hicache_ref.vocabulary.outcomes import Outcome
+from hicache_ref.vocabulary.profile import EvictionPolicy, Profile
+
+
+class Description(Frozen):
+    """What an adapter is and what may be expected of it."""
+
+    name: str
+    version: str
+    level: Level
+    """The most that `observe` can show."""
+
+    profile: str = "reference"
+    """The rules preset under which it is to be checked unless the user names another."""
+
+    completion: Literal["controlled", "quiescent"] = "controlled"
+    """Whether the tester decides when a copy ends, or only quiescent states are comparable."""
+
+    operations: frozenset[str] = frozenset(OPERATION_TYPES)
+    """Operations that it has; the others are never asked of it."""
+
+    invalid: Literal["refuses", "dies", "undefined"] = "undefined"
+    """What a call that breaks a precondition does."""
+
+    ours: frozenset[str] = frozenset()
+    """Requirements kept by the adapter, not by the engine: they do not count as checked."""
+
+    unobservable: Mapping[str, str] = {}
+    """Requirements that cannot be exercised here, each with its reason."""
+
+    evictions: frozenset[EvictionPolicy] | None = None
+    """Eviction policies that it offers; None: all."""
+
+    page_sizes: tuple[int, ...] = (1, 2)
+    events: bool = False
+
+
+class AdapterError(Exception):
+    """The adapter cannot be made, described or reset: bad option, missing wheel, failed import."""
+
+
+class Adapter(Protocol):
+    """An implementation under test. No base class is needed."""
+
+    def describe(self) -> Description:
+        """Says what this is; does not change it."""
+
+    def reset(self, profile: Profile) -> None:
+        """The implementation is new and follows `profile`."""
+
+    def apply(self, operation: Operation) -> Outcome:
+        """The operation has happened; the outcome is what its caller is told."""
+
+    def observe(self, level: Level) -> Observation:
+        """What can be seen now, at `level` or below; nothing changes."""

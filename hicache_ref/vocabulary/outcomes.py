@@ -1,0 +1,103 @@
+"""Outcomes: what the caller is told. A no is typed: `Refused` is lawful, `Invalid` blames the caller."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from hicache_ref.vocabulary.base import Frozen
+from hicache_ref.vocabulary.ids import Pages, ReceiptId, TicketId
+from hicache_ref.vocabulary.keys import Key
+
+
+class Done(Frozen):
+    """It happened, and there is nothing to tell."""
+
+    kind: Literal["done"] = "done"
+
+
+class Matched(Frozen):
+    """How far a key is cached (upstream: MatchResult). Lengths count pages; ends are named by their key.
+
+    `device` ends where the last device node ends (HC-MATCH-01); `host_hit` pages more are on host only.
+    `best` is the deepest usable node on any tier, `last_host_node` the deepest one with a host copy.
+    """
+
+    kind: Literal["matched"] = "matched"
+    device: Pages
+    host_hit: int
+    last_device_node: Key
+    last_host_node: Key
+    best: Key
+    branching: int = 0
+    """How far KV alone reaches beyond the best end; with KV as the only component always 0."""
+
+
+class Took(Frozen):
+    """The request now holds these device pages."""
+
+    kind: Literal["took"] = "took"
+    pages: Pages
+
+
+class Inserted(Frozen):
+    """`prefix` pages were in the tree already; `given_back` are the request's duplicates of them."""
+
+    kind: Literal["inserted"] = "inserted"
+    prefix: int
+    given_back: Pages
+
+
+class Evicted(Frozen):
+    """`freed` pages are free, `staged` more were given up but are still touched by `wait_for`."""
+
+    kind: Literal["evicted"] = "evicted"
+    freed: int
+    staged: int = 0
+    wait_for: tuple[str, ...] = ()
+
+
+class Submitted(Frozen):
+    """Copies of `pages` pages in all were submitted under these tickets, in this order."""
+
+    kind: Literal["submitted"] = "submitted"
+    tickets: tuple[TicketId, ...]
+    pages: int
+
+
+class Polled(Frozen):
+    """These tickets were applied. Receipts in `load_failed` name a node that lost its device copy."""
+
+    kind: Literal["polled"] = "polled"
+    backups: tuple[TicketId, ...] = ()
+    loads: tuple[TicketId, ...] = ()
+    load_failed: tuple[ReceiptId, ...] = ()
+
+
+class Audited(Frozen):
+    """Nothing is pending and all is in order, or these operations are pending."""
+
+    kind: Literal["audited"] = "audited"
+    pending: tuple[str, ...] = ()
+
+
+class Refused(Frozen):
+    """A lawful no. Nothing changed, except staging if `wait_for` names what has to end first."""
+
+    kind: Literal["refused"] = "refused"
+    why: str
+    wait_for: tuple[str, ...] = ()
+
+
+class Invalid(Frozen):
+    """The caller broke a precondition. Nothing changed."""
+
+    kind: Literal["invalid"] = "invalid"
+    why: str
+
+
+Outcome = Annotated[
+    Done | Matched | Took | Inserted | Evicted | Submitted | Polled | Audited | Refused | Invalid,
+    Field(discriminator="kind"),
+]
+
+OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)

@@ -1,0 +1,202 @@
+"""Profile = Rules + Sizes: the lawful behaviours in which implementations differ, and how large the pools are.
+
+A rule is a behaviour, never a fault: no rule switches off an `always` requirement of PAGE, LOCK, XFER or HASH.
+Every rule has a stored trace in `tests/` that tells its values apart.
+"""
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from hicache_ref.vocabulary.base import Frozen
+
+WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
+EvictionPolicy = Literal["lru", "lfu", "fifo", "mru", "filo", "priority", "slru"]
+
+WRITE_POLICIES: tuple[WritePolicy, ...] = ("write_through", "write_through_selective", "write_back")
+EVICTION_POLICIES: tuple[EvictionPolicy, ...] = ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru")
+
+
+class Rules(Frozen):
+    """Named lawful behaviours. The defaults are the reference rules."""
+
+    write_policy: WritePolicy = "write_through"
+    write_through_threshold: Annotated[int, Field(ge=1)] | None = None
+    """Hits at which a node is backed up; None: 1 under write_through, else 2 (HC-BACKUP-05)."""
+
+    eviction: EvictionPolicy = "lru"
+    slru_protected_threshold: Annotated[int, Field(ge=1)] = 2
+    """Hits from which slru evicts a node only after all others."""
+
+    backup_scope: Literal["chain", "node", "node_if_parent"] = "chain"
+    """What one backup submits: the unbacked chain root first; the node; the node if its parent is backed up."""
+
+    contiguity: bool = True
+    """Whether a backed-up node's parent must be backed up too (HC-BACKUP-01)."""
+
+    lock_evicted: Literal["skip", "count"] = "skip"
+    """Whether a lock on a host-only node pins the host-only nodes of its path."""
+
+    split_copies_hit_count: bool = False
+    split_stamps: Literal["none", "both"] = "none"
+    """Whether a split makes both halves recently used."""
+
+    revive_counts_hit: bool = False
+    """Whether an insert that gives an evicted node its device pages back counts as a hit on it."""
+
+    insert_length_counts_revived: bool = False
+    """Whether `Inserted.prefix` counts pages of revived nodes (upstream: all walked tokens)."""
+
+    hit_counts_again_for_same_request: bool = False
+    """Whether an insert counts hits also on what the same request has inserted before."""
+
+    chunked_counts_hit: bool = True
+    write_back_copy: Literal["staged", "blocking"] = "staged"
+    """How write_back evicts an unbacked node: a copy is submitted, or it ends inside the step."""
+
+    evict_host_for_hopeless: bool = False
+    """Whether host leaves are evicted for a backup that then finds no room."""
+
+    event_namespace: bool = True
+    """Whether the block hashes of events depend on the namespace."""
+
+    @model_validator(mode="after")
+    def _scope_keeps_contiguity(self) -> "Rules":
+        if self.contiguity and self.backup_scope == "node":
+            raise ValueError("backup_scope 'node' leaves gaps: it needs contiguity off")
+        return self
+
+    def hits_before_backup(self, policy: WritePolicy) -> int:
+        """The number of hits at which `policy` backs a node up."""
+        if self.write_through_threshold is not None:
+            return self.write_through_threshold
+        return 1 if policy == "write_through" else 2
+
+
+class HostPool(Frozen):
+    """How large the host pool is to be: exactly one of the three says it (semantics 8.6)."""
+
+    ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Host tokens for each device token (upstream: hicache_ratio)."""
+
+    size_bytes: Annotated[int, Field(gt=0)] | None = None
+    """Bytes of host memory (upstream: hicache_size, there in GB)."""
+
+    pages: Annotated[int, Field(gt=0)] | None = None
+    rounding: Literal["down", "up_one"] = "down"
+    """Whole pages only, or those and one more (upstream adds one)."""
+
+    reserve_bytes: Annotated[int, Field(ge=0)] = 0
+    """Memory that must stay available to others (upstream: 10 GiB)."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "HostPool":
+        if sum(given is not None for given in (self.ratio, self.size_bytes, self.pages)) != 1:
+            raise ValueError("give exactly one of ratio, size_bytes, pages")
+        return self
+
+    def count(self, device_pages: int, page_size: int, bytes_per_token: int, available_bytes: int | None = None) -> int:
+        """The number of host pages, at least 1 (HC-CONF-06).
+
+        `page_size` is in tokens, `bytes_per_token` and `available_bytes` in bytes. Raises ValueError where the
+        pool would have no page or would leave less than `reserve_bytes` of `available_bytes`.
+        """
+        pages = self.pages if self.pages is not None else self._from_tokens(device_pages, page_size, bytes_per_token)
+        if pages < 1:
+            raise ValueError(f"host pool would have {pages} pages, expected at least 1")
+        need = pages * page_size * bytes_per_token
+        if available_bytes is not None and need > available_bytes - self.reserve_bytes:
+            raise ValueError(f"host pool needs {need} bytes, only {available_bytes - self.reserve_bytes} may be used")
+        return pages
+
+    def _from_tokens(self, device_pages: int, page_size: int, bytes_per_token: int) -> int:
+        if self.ratio is not None:
+            tokens = math.floor(device_pages * page_size * self.ratio)
+        else:
+            assert self.size_bytes is not None
+            tokens = self.size_bytes // bytes_per_token
+        return tokens // page_size + (1 if self.rounding == "up_one" else 0)
+
+
+class Sizes(Frozen):
+    """How large pools and pages are."""
+
+    device_pages: Annotated[int, Field(ge=1, le=10**8)] = 6
+    host_pages: Annotated[int, Field(ge=1, le=10**8)] = 6
+    page_size: Annotated[int, Field(ge=1, le=4096)] = 1
+    """Tokens a page; in bigram mode pairs a page."""
+
+    load_back_threshold: Annotated[int, Field(ge=0)] = 0
+    """A load of fewer tokens is refused (upstream: 10)."""
+
+
+class Profile(Frozen):
+    """What one cache is: its rules, its sizes, and whether it caches at all."""
+
+    rules: Rules = Rules()
+    sizes: Sizes = Sizes()
+    bigram: bool = False
+    enabled: bool = True
+    """A disabled cache answers every look-up empty and keeps nothing (upstream: disable_radix_cache)."""
+
+    name: str = "reference/tiny"
+
+
+_SGLANG = {
+    "write_back_copy": "blocking",
+    "evict_host_for_hopeless": True,
+    "event_namespace": False,
+}
+
+RULES: dict[str, Rules] = {
+    "reference": Rules(),
+    "sglang-0.5.1": Rules.model_validate(
+        _SGLANG
+        | {"write_policy": "write_through_selective", "backup_scope": "node", "contiguity": False}
+        | {"split_copies_hit_count": True, "chunked_counts_hit": False, "hit_counts_again_for_same_request": True}
+    ),
+    "sglang-0.5.2": Rules.model_validate(
+        _SGLANG
+        | {"write_policy": "write_through_selective", "backup_scope": "node", "contiguity": False}
+        | {"split_copies_hit_count": True, "chunked_counts_hit": False, "hit_counts_again_for_same_request": True}
+    ),
+    "sglang-0.5.9": Rules.model_validate(
+        _SGLANG
+        | {"backup_scope": "node", "contiguity": False, "split_copies_hit_count": True, "chunked_counts_hit": False}
+        | {"hit_counts_again_for_same_request": True}
+    ),
+    "sglang-0.5.15": Rules.model_validate(
+        _SGLANG
+        | {"backup_scope": "node_if_parent", "split_copies_hit_count": True, "chunked_counts_hit": False}
+        | {"hit_counts_again_for_same_request": True}
+    ),
+    "sglang-0.5.23": Rules.model_validate(
+        _SGLANG
+        | {"lock_evicted": "count", "split_copies_hit_count": True, "split_stamps": "both", "revive_counts_hit": True}
+        | {"insert_length_counts_revived": True}
+    ),
+}
+
+SIZES: dict[str, Sizes] = {
+    "tiny": Sizes(),
+    "small": Sizes(device_pages=24, host_pages=32, page_size=4, load_back_threshold=4),
+    "large": Sizes(device_pages=20_000, host_pages=60_000, page_size=64, load_back_threshold=10),
+}
+
+
+def profile_named(name: str) -> Profile:
+    """The profile that `RULES`, `SIZES` or `RULES/SIZES` names; either part may be left out.
+
+    Raises ValueError with the known names if one is unknown.
+    """
+    rules, sizes = "reference", "tiny"
+    for part in name.split("/"):
+        if part in RULES:
+            rules = part
+        elif part in SIZES:
+            sizes = part
+        else:
+            known = ", ".join([*RULES, *SIZES])
+            raise ValueError(f"unknown profile {part!r}, expected one of {known}, or RULES/SIZES")
+    return Profile(rules=RULES[rules], sizes=SIZES[sizes], name=f"{rules}/{sizes}")
