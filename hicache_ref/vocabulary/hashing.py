@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import sha256
+from itertools import pairwise
 
 from hicache_ref.vocabulary.ids import PageHash
 from hicache_ref.vocabulary.keys import PageKey, PageKeys
@@ -18,7 +19,7 @@ _NAMESPACE_TAG = b"sglang-cache-namespace-v1"
 
 
 def _page_bytes(page: PageKey, bigram: bool) -> bytes:
-    tokens = [token for pair in zip(page, page[1:], strict=False) for token in pair] if bigram else page
+    tokens = [token for pair in pairwise(page) for token in pair] if bigram else page
     if any(token >= _NARROW_LIMIT for token in tokens):
         return b"\xff" + struct.pack(f"<{len(tokens)}Q", *tokens)
     return struct.pack(f"<{len(tokens)}I", *tokens)

@@ -5,7 +5,9 @@ In bigram mode (EAGLE) the unit is a pair of neighbouring tokens, so that N+1 to
 keeps the token it shares with the next one.
 """
 
+from collections.abc import Container
 from functools import lru_cache
+from hashlib import sha256
 from typing import Annotated
 
 from pydantic import Field
@@ -46,3 +48,21 @@ def tokens_of(pages: PageKeys, bigram: bool) -> tuple[int, ...]:
     if not bigram:
         return tuple(token for page in pages for token in page)
     return tuple(token for page in pages for token in page[:-1]) + pages[-1][-1:] if pages else ()
+
+
+_NAME_TOKENS_MAX = 24
+
+
+def handle(kind: str, key: Key, taken: Container[str] = ()) -> str:
+    """The name of an operation on `key`: `kind:key`, with `#2`, `#3`, ... while that is in `taken`.
+
+    A key of more than 24 tokens is named by its length and the first 12 hex digits of SHA-256 of its text.
+    """
+    text = str(key)
+    if len(key.tokens) > _NAME_TOKENS_MAX:
+        text = f"{len(key.tokens)}~{sha256(text.encode()).hexdigest()[:12]}"
+    name, count = f"{kind}:{text}", 1
+    while name in taken:
+        count += 1
+        name = f"{kind}:{text}#{count}"
+    return name

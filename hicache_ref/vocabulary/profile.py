@@ -58,6 +58,9 @@ class Rules(Frozen):
     evict_host_for_hopeless: bool = False
     """Whether host leaves are evicted for a backup that then finds no room."""
 
+    last_host_node: Literal["backed", "best"] = "backed"
+    """Whether a match names the deepest node with a host copy, or its best node, as `last_host_node`."""
+
     event_namespace: bool = True
     """Whether the block hashes of events depend on the namespace."""
 
@@ -174,7 +177,7 @@ RULES: dict[str, Rules] = {
     "sglang-0.5.23": Rules.model_validate(
         _SGLANG
         | {"lock_evicted": "count", "split_copies_hit_count": True, "split_stamps": "both", "revive_counts_hit": True}
-        | {"insert_length_counts_revived": True}
+        | {"insert_length_counts_revived": True, "last_host_node": "best"}
     ),
 }
 
