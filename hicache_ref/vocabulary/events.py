@@ -14,7 +14,7 @@ class BlockStored(Frozen):
 
     kind: Literal["block_stored"] = "block_stored"
     block_hash: int
-    parent_block_hash: int | None
+    parent_block_hash: int | None = None
     token_ids: PageKey
     medium: Medium
 

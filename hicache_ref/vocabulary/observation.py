@@ -48,7 +48,7 @@ class IssuedCopy(Frozen):
     `ticket` is None for a copy that ended inside the step. Page i of `source` goes to page i of `target`.
     """
 
-    ticket: str | None
+    ticket: str | None = None
     to: Literal["device", "host"]
     source: Pages
     target: Pages

@@ -65,12 +65,12 @@ class Submitted(Frozen):
 
 
 class Polled(Frozen):
-    """These tickets were applied. Receipts in `load_failed` name a node that lost its device copy."""
+    """These tickets were applied. Receipts in `lost` name a node that lost a copy they pinned, or left the tree."""
 
     kind: Literal["polled"] = "polled"
     backups: tuple[TicketId, ...] = ()
     loads: tuple[TicketId, ...] = ()
-    load_failed: tuple[ReceiptId, ...] = ()
+    lost: tuple[ReceiptId, ...] = ()
 
 
 class Audited(Frozen):

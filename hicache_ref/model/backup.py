@@ -1,0 +1,62 @@
+"""Backup: copies to host are submitted, chain root first (upstream: write_backup, _inc_hit_count)."""
+
+from hicache_ref.model.evict import EvictRules
+from hicache_ref.model.state import Node, Ticket
+from hicache_ref.vocabulary.ids import KV_HOST, ROOT, NodeId
+from hicache_ref.vocabulary.operations import WriteBackup
+from hicache_ref.vocabulary.outcomes import Invalid, Refused, Submitted
+
+
+class BackupRules(EvictRules):
+    """When and in which order nodes are copied to host."""
+
+    def requires_write_backup(self, op: WriteBackup) -> Invalid | None:
+        """A resident node without host copy ends at the key, and the policy is a write-through one."""
+        if self.state.policy == "write_back":
+            return Invalid(why="write_back backs up at eviction")
+        node = self.node_at(op.key)
+        if node is None or node.device is None or node.host is not None:
+            return Invalid(why=f"no resident node without host copy ends at {op.key}")
+        return None
+
+    def on_write_backup(self, op: WriteBackup) -> Submitted | Refused:
+        """Copies of the node and of what above it has no host copy are submitted, root first (HC-BACKUP-02)."""
+        # change
+        node = self.node_at(op.key)
+        assert node is not None
+        tickets = self.backup(node)
+        # tell
+        if not tickets:
+            return Refused(why="host full")
+        return Submitted(tickets=tuple(t.id for t in tickets), pages=sum(len(p.host) for t in tickets for p in t.parts))
+
+    def backup(self, node: Node) -> list[Ticket]:
+        """As `on_write_backup`; stops at the first node for which there is no room on host."""
+        tickets = []
+        for number in self._scope(node):
+            each = self.state.nodes[number]
+            if not self.host_room(len(each.key)):
+                self.facts.append("backup_found_no_room")
+                break
+            self.place(each, KV_HOST, self.take(KV_HOST, len(each.key), ("node", number)))
+            tickets.append(self.submit("host", [each], pinned=True))
+        if len(tickets) > 1:
+            self.facts.append("backup_of_chain")
+        return tickets
+
+    def _scope(self, node: Node) -> list[NodeId]:
+        """What one backup copies, by the rule `backup_scope`."""
+        nodes = self.state.nodes
+        if self.rules.backup_scope == "chain":
+            return [number for number in reversed(self.path(node.id)) if nodes[number].host is None]
+        if self.rules.backup_scope == "node_if_parent" and nodes[node.parent].host is None:
+            return []
+        return [node.id]
+
+    def count_hit(self, node: Node) -> bool:
+        """The node was used once more; true if that makes it due for backup (HC-BACKUP-05)."""
+        if self.state.policy == "write_back" or node.id == ROOT:
+            return False
+        node.hits += 1
+        wanted = self.rules.hits_before_backup(self.state.policy)
+        return node.device is not None and node.host is None and node.hits >= wanted

@@ -1,0 +1,79 @@
+"""Match and lock: what the cache holds of a key (upstream: match_prefix, inc_lock_ref)."""
+
+from hicache_ref.model.state import Node, Receipt
+from hicache_ref.model.tree import TreeRules
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, ROOT
+from hicache_ref.vocabulary.keys import Key
+from hicache_ref.vocabulary.operations import Lock, MatchPrefix, Unlock
+from hicache_ref.vocabulary.outcomes import Done, Invalid, Matched
+
+
+class MatchRules(TreeRules):
+    """Looking up and pinning."""
+
+    def requires_match_prefix(self, op: MatchPrefix) -> Invalid | None:
+        """Any key may be asked for."""
+        return None
+
+    def on_match_prefix(self, op: MatchPrefix) -> Matched:
+        """The path of `key` is used now, and split where the match ends."""
+        # change
+        best = self._match(op.key)
+        # tell
+        end = self.resident_end(best)
+        device = [page for number in reversed(self.path(end.id)) for page in self.state.nodes[number].at[KV_DEVICE]]
+        return Matched(
+            device=tuple(device),
+            host_hit=self.depth(best) - len(device),
+            last_device_node=self.key_of(end),
+            last_host_node=self.key_of(self._last_host_node(best)),
+            best=self.key_of(best),
+        )
+
+    def _match(self, key: Key) -> Node:
+        best = self.walk(self.pages(key), key.extra).node
+        self.touch(best.id)
+        if KV_DEVICE not in best.at:
+            self.facts.append("match_reaches_host")
+        return best
+
+    def resident_end(self, node: Node) -> Node:
+        """The deepest resident node at or above; at least the root (HC-MATCH-01)."""
+        while KV_DEVICE not in node.at:
+            node = self.state.nodes[node.parent]
+        return node
+
+    def _last_host_node(self, best: Node) -> Node:
+        """Where a prefetch would anchor: the deepest node with a host copy, or the best node itself."""
+        if self.rules.last_host_node == "best":
+            return best
+        while best.id != ROOT and KV_HOST not in best.at:
+            best = self.state.nodes[best.parent]
+        return best
+
+    def requires_lock(self, op: Lock) -> Invalid | None:
+        """The receipt is new."""
+        return Invalid(why=f"receipt {op.receipt} is in use") if op.receipt in self.state.receipts else None
+
+    def on_lock(self, op: Lock) -> Done:
+        """The path of the match's device end, or of its best end, is pinned under the receipt (HC-LOCK-02)."""
+        # change
+        best = self._match(op.key)
+        anchor = best if op.at == "best" else self.resident_end(best)
+        pins = self.pin(anchor.id, evicted_too=self.rules.lock_evicted == "count")
+        self.state.receipts[op.receipt] = Receipt(id=op.receipt, pins=pins)
+        # tell
+        if anchor is not self.resident_end(anchor):
+            self.facts.append("lock_on_host_only")
+        return Done()
+
+    def requires_unlock(self, op: Unlock) -> Invalid | None:
+        """The receipt was given and not yet used."""
+        return None if op.receipt in self.state.receipts else Invalid(why=f"no receipt {op.receipt}")
+
+    def on_unlock(self, op: Unlock) -> Done:
+        """What the receipt pinned, and no other holder pins, is evictable again (HC-LOCK-02)."""
+        # change
+        self.unpin(self.state.receipts.pop(op.receipt).pins)
+        # tell
+        return Done()

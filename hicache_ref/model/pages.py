@@ -1,0 +1,91 @@
+"""Pages: taken for an owner, given up in one place. No other code frees a page."""
+
+from collections.abc import Iterable
+
+from hicache_ref.model.chooser import POLICY, Chooser
+from hicache_ref.model.state import FREE, Owner, State, fresh, operation_id, running
+from hicache_ref.vocabulary.effects import Effect
+from hicache_ref.vocabulary.events import Event
+from hicache_ref.vocabulary.ids import POOLS, NodeId, PageHash, Pages, PoolName
+from hicache_ref.vocabulary.profile import Profile
+
+
+class ModelFault(AssertionError):
+    """The model broke one of its own rules: a fault of ours, never of an implementation."""
+
+
+class PageRules:
+    """The lowest rules: what a page's owner may become."""
+
+    def __init__(self, profile: Profile, state: State | None = None) -> None:
+        self.profile = profile
+        self.rules = profile.rules
+        self.state = fresh(profile) if state is None else state
+        self.choose: Chooser = POLICY
+        self.effects: list[Effect] = []
+        self.events: list[Event] = []
+        self.facts: list[str] = []
+        self.victims: list[tuple[PoolName, PageHash]] = []
+
+    def take(self, pool_name: PoolName, count: int, owner: Owner) -> Pages:
+        """`count` free pages belong to `owner` and hold nothing yet; the caller has made room (HC-PAGE-02)."""
+        pool = self.state.pools[pool_name]
+        pages = self.choose.pages(pool_name, pool.free, count)
+        if pages == tuple(pool.free[-count:]):
+            del pool.free[-count:]
+        else:
+            for page in pages:
+                pool.free.remove(page)
+        for page in pages:
+            pool.owner[page] = owner
+            pool.stamp[page] = None
+        return pages
+
+    def own(self, pool_name: PoolName, pages: Iterable[int], node: NodeId) -> None:
+        """`pages` belong to `node`."""
+        owner = self.state.pools[pool_name].owner
+        held: Owner = ("node", node)
+        for page in pages:
+            owner[page] = held
+
+    def release(self, pool_name: PoolName, pages: Pages) -> None:
+        """Each page is free, or belongs to the last submitted operation that still touches it (HC-PAGE-04)."""
+        if not pages:
+            return
+        pool = self.state.pools[pool_name]
+        busy = self._touched(pool_name, pages)
+        for page in pages:
+            if page in busy:
+                pool.owner[page] = ("op", busy[page])
+                self.facts.append("page_given_up_under_operation")
+            else:
+                pool.owner[page] = FREE
+                pool.stamp[page] = None
+                pool.free.append(page)
+
+    def _touched(self, pool_name: PoolName, pages: Pages) -> dict[int, str]:
+        """Which of `pages` an operation on the books reads or writes, and the last one that does."""
+        refs = {(pool_name, page) for page in pages}
+        busy = {}
+        for op in running(self.state):
+            for touched in (op.reads & refs) | (op.writes & refs):
+                busy[touched[1]] = operation_id(op)
+        return busy
+
+    def let_go(self, name: str, refs: Iterable[tuple[PoolName, int]]) -> None:
+        """What the operation `name`, now off the books, still owned is released."""
+        mine: Owner = ("op", name)
+        for pool_name in POOLS:
+            owner = self.state.pools[pool_name].owner
+            self.release(pool_name, tuple(page for pool, page in refs if pool == pool_name and owner[page] == mine))
+
+    def free_count(self, pool_name: PoolName) -> int:
+        """The number of free pages."""
+        return len(self.state.pools[pool_name].free)
+
+    def tick(self) -> int:
+        """A moment later than all before."""
+        self.state.clock += 1
+        return self.state.clock
+
+

@@ -1,0 +1,250 @@
+"""The records of the state: typed where they are made, plain attributes afterwards.
+
+Links are ids, keys and page lists are immutable tuples, and tickets, passes, receipts and requests are replaced,
+never changed, so that a state can be cloned, compared and written out without walking references.
+"""
+
+from collections.abc import Iterator
+from typing import Literal, TypeVar
+
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from hicache_ref.vocabulary.ids import (
+    COMPONENTS,
+    KV_DEVICE,
+    KV_HOST,
+    POOLS,
+    ROOT,
+    Component,
+    NodeId,
+    PageHash,
+    Pages,
+    PoolName,
+    ReceiptId,
+    RequestId,
+    TicketId,
+)
+from hicache_ref.vocabulary.keys import ChildKey, Key, PageKeys
+from hicache_ref.vocabulary.profile import Profile, WritePolicy
+
+Owner = tuple[Literal["free", "node", "request", "op"], NodeId | str]
+"""Who holds a page: nobody, a node, a request, or an operation that still touches what its holder gave up."""
+
+FREE: Owner = ("free", "")
+PageRef = tuple[PoolName, int]
+
+
+@dataclass(slots=True)
+class Node:
+    """One edge of the radix tree and the node at its end (upstream: TreeNode)."""
+
+    id: NodeId
+    parent: NodeId
+    key: PageKeys
+    extra: str | None
+    hashes: tuple[PageHash, ...]
+    at: dict[PoolName, Pages]
+    """The node's copies: a pool that is absent holds none."""
+
+    locks: dict[Component, int]
+    last: dict[Component, int]
+    """When it was last used, by the logical clock (upstream: last_access_time)."""
+
+    born: int
+    hits: int
+    priority: int
+    children: dict[ChildKey, NodeId]
+
+    @property
+    def device(self) -> Pages | None:
+        """Its KV pages on device, or None (upstream: value)."""
+        return self.at.get(KV_DEVICE)
+
+    @property
+    def host(self) -> Pages | None:
+        """Its KV pages on host, or None (upstream: host_value)."""
+        return self.at.get(KV_HOST)
+
+
+@dataclass(slots=True)
+class Pool:
+    """A partition of page ids by owner, and what each page holds: the hash of the prefix it was written for."""
+
+    owner: list[Owner]
+    stamp: list[PageHash | None]
+    free: list[int]
+
+
+@dataclass(slots=True, frozen=True)
+class Receipt:
+    """What one lock pinned, to be undone by its release."""
+
+    id: ReceiptId
+    pins: tuple[tuple[Component, NodeId], ...]
+
+
+@dataclass(slots=True, frozen=True)
+class Part:
+    """The pages of one node in one copy, as submitted; a part is whole or failed."""
+
+    component: Component
+    device: Pages
+    host: Pages
+
+
+@dataclass(slots=True, frozen=True)
+class Ticket:
+    """A copy that was submitted and not yet applied. It names pages, so that a split changes nothing but pins."""
+
+    id: TicketId
+    to: Literal["device", "host"]
+    parts: tuple[Part, ...]
+    reads: frozenset[PageRef]
+    writes: frozenset[PageRef]
+    pins: tuple[tuple[Component, NodeId], ...]
+    doomed: bool = False
+    """It reads a page that will never be written, so it can only fail."""
+
+    good: int | None = None
+    """None while it runs; then how many leading parts are in place."""
+
+
+@dataclass(slots=True, frozen=True)
+class Pass:
+    """A forward pass that runs: it writes `hashes` into the request's own pages."""
+
+    id: RequestId
+    reads: frozenset[PageRef]
+    writes: frozenset[PageRef]
+    pages: Pages
+    hashes: tuple[PageHash, ...]
+    doomed: bool = False
+    copied: frozenset[PageRef] = frozenset()
+    """Host pages into which a blocking copy took what this pass writes; the copy had waited for it."""
+
+
+@dataclass(slots=True, frozen=True)
+class Request:
+    """Device pages held by a request, and what its forward pass was told to write into them."""
+
+    id: RequestId
+    pages: Pages
+    key: Key | None = None
+    start: int = 0
+
+
+@dataclass(slots=True)
+class State:
+    """Everything the cache is between two steps."""
+
+    pools: dict[PoolName, Pool]
+    nodes: dict[NodeId, Node]
+    receipts: dict[ReceiptId, Receipt]
+    tickets: dict[TicketId, Ticket]
+    """In order of submission."""
+
+    requests: dict[RequestId, Request]
+    passes: dict[RequestId, Pass]
+    device_leaves: set[NodeId]
+    host_leaves: set[NodeId]
+    policy: WritePolicy
+    clock: int = 0
+    next_node: int = 1
+    evictable: int = 0
+    """Device pages of unlocked nodes; `protected` those of locked ones."""
+
+    protected: int = 0
+
+
+def fresh(profile: Profile) -> State:
+    """The state of a cache that was just made: empty pools, and a root that is never evicted."""
+    counts = {KV_DEVICE: profile.sizes.device_pages, KV_HOST: profile.sizes.host_pages}
+    root = Node(
+        id=ROOT, parent=-1, key=(), extra=None, hashes=(), at=dict.fromkeys(POOLS, ()),
+        locks=dict.fromkeys(COMPONENTS, 0), last=dict.fromkeys(COMPONENTS, 0), born=0, hits=0, priority=0, children={},
+    )  # fmt: skip
+    return State(
+        pools={
+            name: Pool(owner=[FREE] * count, stamp=[None] * count, free=list(range(count))[::-1])
+            for name, count in counts.items()
+        },
+        nodes={ROOT: root}, receipts={}, tickets={}, requests={}, passes={},
+        device_leaves=set(), host_leaves=set(), policy=profile.rules.write_policy,
+    )  # fmt: skip
+
+
+def operation_id(op: Ticket | Pass) -> str:
+    """The name under which a running operation owns pages: its ticket, or `f:` and the request of a pass."""
+    return op.id if isinstance(op, Ticket) else f"f:{op.id}"
+
+
+def running(state: State) -> Iterator[Ticket | Pass]:
+    """Every operation on the books, ended copies that were not applied included."""
+    yield from state.tickets.values()
+    yield from state.passes.values()
+
+
+def clone(state: State) -> State:
+    """A copy that shares only what never changes. Skips validation, which a copy cannot need."""
+    twin = _bare(State)
+    twin.pools = {name: _clone_pool(pool) for name, pool in state.pools.items()}
+    twin.nodes = {number: _clone_node(node) for number, node in state.nodes.items()}
+    twin.receipts = state.receipts.copy()
+    twin.tickets = state.tickets.copy()
+    twin.requests = state.requests.copy()
+    twin.passes = state.passes.copy()
+    twin.device_leaves = state.device_leaves.copy()
+    twin.host_leaves = state.host_leaves.copy()
+    twin.policy = state.policy
+    twin.clock = state.clock
+    twin.next_node = state.next_node
+    twin.evictable = state.evictable
+    twin.protected = state.protected
+    return twin
+
+
+def _clone_pool(pool: Pool) -> Pool:
+    twin = _bare(Pool)
+    twin.owner = pool.owner[:]
+    twin.stamp = pool.stamp[:]
+    twin.free = pool.free[:]
+    return twin
+
+
+def _clone_node(node: Node) -> Node:
+    twin = _bare(Node)
+    twin.id = node.id
+    twin.parent = node.parent
+    twin.key = node.key
+    twin.extra = node.extra
+    twin.hashes = node.hashes
+    twin.at = node.at.copy()
+    twin.locks = node.locks.copy()
+    twin.last = node.last.copy()
+    twin.born = node.born
+    twin.hits = node.hits
+    twin.priority = node.priority
+    twin.children = node.children.copy()
+    return twin
+
+
+_T = TypeVar("_T")
+
+
+def _bare(kind: type[_T]) -> _T:
+    return object.__new__(kind)
+
+
+_STATE: TypeAdapter[State] = TypeAdapter(State)
+
+
+def dump(state: State) -> dict[str, object]:
+    """The whole state as plain data, which `load` turns back into an equal one."""
+    result: dict[str, object] = _STATE.dump_python(state, mode="python")
+    return result
+
+
+def load(data: dict[str, object]) -> State:
+    """The state that `dump` wrote, validated. Raises pydantic.ValidationError."""
+    return _STATE.validate_python(data)

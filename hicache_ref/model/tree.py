@@ -1,0 +1,175 @@
+"""The radix tree: looking a key up, splitting, attaching, and leaving the tree. No policy."""
+
+from typing import NamedTuple
+
+from hicache_ref.model.components import COMPONENT
+from hicache_ref.model.locks import LockRules
+from hicache_ref.model.pages import ModelFault
+from hicache_ref.model.state import Node
+from hicache_ref.vocabulary.hashing import chain, namespace_seed
+from hicache_ref.vocabulary.ids import COMPONENTS, DEVICE, HOST, KV, KV_DEVICE, KV_HOST, POOLS, ROOT, NodeId, Pages
+from hicache_ref.vocabulary.keys import Key, PageKeys, pages_of, tokens_of
+
+
+class Found(NamedTuple):
+    """How far a key reaches: the deepest node it touches, pages matched, and whether they end inside that node."""
+
+    node: Node
+    length: int
+    inside: bool
+
+
+class TreeRules(LockRules):
+    """Nodes and their keys."""
+
+    def pages(self, key: Key) -> PageKeys:
+        """The whole pages of a key (HC-TREE-02)."""
+        return pages_of(key.tokens, self.profile.sizes.page_size, self.profile.bigram)
+
+    def key_of(self, node: Node) -> Key:
+        """The whole key from the root to the node's end."""
+        if node.id == ROOT:
+            return Key(tokens=())
+        pages = tuple(page for number in reversed(self.path(node.id)) for page in self.state.nodes[number].key)
+        return Key(tokens=tokens_of(pages, self.profile.bigram), extra=node.extra)
+
+    def look(self, pages: PageKeys, extra: str | None) -> Found:
+        """How far the key reaches; changes nothing."""
+        nodes = self.state.nodes
+        node, at, inside = nodes[ROOT], 0, False
+        while at < len(pages) and not inside:
+            number = node.children.get((extra, pages[at]))
+            if number is None:
+                break
+            node = nodes[number]
+            common = _common(node.key, pages, at)
+            at += common
+            inside = common < len(node.key)
+        return Found(node, at, inside)
+
+    def node_at(self, key: Key) -> Node | None:
+        """The node that ends exactly at `key`, the root excluded."""
+        pages = self.pages(key)
+        found = self.look(pages, key.extra)
+        exact = pages and found.length == len(pages) and not found.inside
+        return found.node if exact else None
+
+    def resident_pages(self, pages: PageKeys, extra: str | None) -> Pages:
+        """The device pages of the key's resident prefix; changes nothing."""
+        found = self.look(pages, extra)
+        held = [page for number in reversed(self.path(found.node.id)) for page in self._device_of(number)]
+        return tuple(held[: found.length])
+
+    def _device_of(self, number: NodeId) -> Pages:
+        return self.state.nodes[number].at.get(KV_DEVICE, ())
+
+    def walk(self, pages: PageKeys, extra: str | None) -> Found:
+        """As `look`, but the last node is split so that the match ends at a node (HC-TREE-04)."""
+        found = self.look(pages, extra)
+        if not found.inside:
+            return found
+        node = found.node
+        above = found.length - self.depth(self.state.nodes[node.parent])
+        return Found(self.split(node, above), found.length, False)
+
+    def depth(self, node: Node) -> int:
+        """Pages from the root to the node's end."""
+        return sum(len(self.state.nodes[number].key) for number in self.path(node.id))
+
+    def touch(self, number: NodeId) -> None:
+        """Every node of the path is used now, the deepest last (HC-MATCH-03)."""
+        for each in reversed(self.path(number)):
+            self.stamp(self.state.nodes[each])
+
+    def stamp(self, node: Node) -> None:
+        """The node is used now."""
+        now = self.tick()
+        for component in COMPONENTS:
+            node.last[component] = now
+
+    def split(self, lower: Node, at: int) -> Node:
+        """A new node above `lower` holds its first `at` pages on every tier, and its locks (HC-TREE-04)."""
+        state = self.state
+        self._note_split(lower)
+        upper = Node(
+            id=state.next_node, parent=lower.parent, key=lower.key[:at], extra=lower.extra, hashes=lower.hashes[:at],
+            at={}, locks=lower.locks.copy(), last=lower.last.copy(), born=lower.born,
+            hits=lower.hits if self.rules.split_copies_hit_count else 0, priority=lower.priority,
+            children={(lower.extra, lower.key[at]): lower.id},
+        )  # fmt: skip
+        state.next_node += 1
+        state.nodes[upper.id] = upper
+        state.nodes[upper.parent].children[(upper.extra, upper.key[0])] = upper.id
+        lower.parent, lower.key, lower.hashes = upper.id, lower.key[at:], lower.hashes[at:]
+        for component in COMPONENTS:
+            for pool_name in (DEVICE[component], HOST[component]):
+                if pool_name in lower.at:
+                    upper.at[pool_name], lower.at[pool_name] = COMPONENT[component].cut(lower.at[pool_name], at)
+                    self.own(pool_name, upper.at[pool_name], upper.id)
+        self.lock_follows_split(lower.id, upper.id)
+        if self.rules.split_stamps == "both":
+            self.stamp(upper)
+            self.stamp(lower)
+        self.update_leaf(upper.id)
+        self.update_leaf(lower.id)
+        return upper
+
+    def _note_split(self, node: Node) -> None:
+        """States the facts that make this split worth having been reached."""
+        if KV_HOST in node.at and self.is_being_written(KV_HOST, node.at[KV_HOST]):
+            self.facts.append("split_under_backup")
+        if KV_DEVICE in node.at and self.is_being_written(KV_DEVICE, node.at[KV_DEVICE]):
+            self.facts.append("split_under_load_or_forward")
+        if node.locks[KV]:
+            self.facts.append("split_under_lock")
+        if KV_DEVICE not in node.at:
+            self.facts.append("split_of_host_only")
+
+    def attach(self, above: Node, key: PageKeys, extra: str | None, priority: int) -> Node:
+        """A new leaf below `above` holds `key`; it has no copy yet."""
+        prior = above.hashes[-1] if above.id != ROOT else namespace_seed(extra)
+        now = self.tick()
+        node = Node(
+            id=self.state.next_node, parent=above.id, key=key, extra=extra,
+            hashes=chain(key, prior, self.profile.bigram), at={}, locks=dict.fromkeys(COMPONENTS, 0),
+            last=dict.fromkeys(COMPONENTS, now), born=now, hits=0, priority=priority, children={},
+        )  # fmt: skip
+        self.state.next_node += 1
+        self.state.nodes[node.id] = node
+        above.children[(extra, key[0])] = node.id
+        return node
+
+    def subtree(self, node: Node) -> list[Node]:
+        """The node and all below it, parents first."""
+        nodes, found = self.state.nodes, [node]
+        for each in found:
+            found.extend(nodes[child] for child in each.children.values())
+        return found
+
+    def remove(self, node: Node) -> None:
+        """The childless node has left the tree, and its pages are released on every tier."""
+        if node.children:
+            raise ModelFault(f"node {node.id} leaves the tree above its children")
+        held = [(pool_name, node.at[pool_name]) for pool_name in POOLS if pool_name in node.at]
+        for pool_name, _ in held:
+            self.place(node, pool_name, None)
+        del self.state.nodes[node.id]
+        del self.state.nodes[node.parent].children[(node.extra, node.key[0])]
+        self.forget_node(node.id)
+        self.update_leaf(node.id)
+        self.update_leaf(node.parent)
+        for pool_name, pages in held:
+            self.release(pool_name, pages)
+
+    def drop_subtree(self, node: Node) -> None:
+        """The node and all below it have left the tree."""
+        for each in reversed(self.subtree(node)):
+            self.remove(each)
+
+
+def _common(key: PageKeys, pages: PageKeys, at: int) -> int:
+    """How many pages of `key` equal those of `pages` from `at` on; the first is known to."""
+    count, limit = 1, min(len(key), len(pages) - at)
+    while count < limit and key[count] == pages[at + count]:
+        count += 1
+    return count
