@@ -1,0 +1,110 @@
+"""Walks: long runs of drawn steps. Uniform weights and swarm weights take turns, for they find different faults."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol
+
+from hicache_ref.model import Model
+from hicache_ref.search.alphabet import COMPOSITE, SINGLE, Drawing, invalid, settle
+from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.operations import OPERATION_TYPES, Operation
+from hicache_ref.vocabulary.outcomes import Outcome
+from hicache_ref.vocabulary.profile import EVICTION_POLICIES, WRITE_POLICIES, EvictionPolicy, Profile
+
+CUT_SHARE = 0.06
+"""How often a composite is cut off at a step."""
+
+KIND_WEIGHT = {"take_pages": 0.4, "request": 3.0, "settle": 1.0, "flush": 0.5, "reload": 0.7}
+SWARM_WEIGHTS = (0.1, 0.5, 1.0, 3.0)
+
+
+class Stepper(Protocol):
+    """What a walk drives: the model alone with its requirements, or an implementation beside it."""
+
+    @property
+    def model(self) -> Model:
+        """The model, from whose state handles are drawn."""
+
+    def step(self, op: Operation) -> Outcome:
+        """The operation has happened and was checked. Raises what the search calls a finding."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a walk draws."""
+
+    steps: int = 100
+    invalid_share: float = 0.05
+    operations: frozenset[str] = frozenset(OPERATION_TYPES)
+
+
+class Walk:
+    """One walk, reproducible from its seed: an iterator over the operations, each drawn when the last was done."""
+
+    def __init__(self, stepper: Stepper, rng: random.Random, plan: Plan, *, swarm: bool) -> None:
+        self.stepper = stepper
+        self.rng = rng
+        self.plan = plan
+        self.drawing = Drawing(stepper.model, rng, plan.operations)
+        self.kinds = [kind for kind in SINGLE if kind in plan.operations] + list(COMPOSITE)
+        weights = [KIND_WEIGHT.get(kind, 1.0) for kind in self.kinds]
+        if swarm:
+            weights = [rng.choice(SWARM_WEIGHTS) for _ in self.kinds]
+        self.cumulative = list(accumulate(weights))
+        self.under_way: Iterator[Operation] | None = None
+
+    def draw(self) -> Operation:
+        """The next operation: the composite under way goes on, or a kind is drawn until one is enabled."""
+        if self.under_way is not None and self.rng.random() >= CUT_SHARE:
+            op = next(self.under_way, None)
+            if op is not None and op.op in self.plan.operations:
+                return op
+        self.under_way = None
+        if self.plan.invalid_share and self.rng.random() < self.plan.invalid_share:
+            return invalid(self.drawing)
+        while True:
+            kind = self.rng.choices(self.kinds, cum_weights=self.cumulative)[0]
+            if kind in SINGLE:
+                op = SINGLE[kind](self.drawing)
+            else:
+                self.under_way = COMPOSITE[kind](self.drawing)
+                op = next(self.under_way, None)
+            if op is not None and op.op in self.plan.operations:
+                return op
+
+    def run(self) -> int:
+        """All steps were made, then everything was settled and audited; returns how many steps that took."""
+        for _ in range(self.plan.steps):
+            self.drawing.model = self.stepper.model
+            self.stepper.step(self.draw())
+        count = self.plan.steps
+        for op in settle(self.drawing):
+            self.stepper.step(op)
+            count += 1
+        self.stepper.step(ops.Audit())
+        return count + 1
+
+
+def draw_profile(rng: random.Random, base: Profile, *, fixed_sizes: bool = False,
+                 evictions: tuple[EvictionPolicy, ...] = EVICTION_POLICIES, page_sizes: tuple[int, ...] = (1, 2)) -> Profile:  # fmt: skip
+    """`base` with what its users configure drawn anew: write policy, threshold, eviction policy, sizes, key mode."""
+    rules = base.rules.model_copy(
+        update={
+            "write_policy": rng.choice((*WRITE_POLICIES, "write_through", "write_back")),
+            "write_through_threshold": rng.choice((None, 1, 2)),
+            "eviction": rng.choice(("lru", *evictions)),
+        }
+    )
+    if fixed_sizes:
+        return base.model_copy(update={"rules": rules})
+    sizes = base.sizes.model_copy(
+        update={
+            "device_pages": rng.randint(3, 8),
+            "host_pages": rng.randint(2, 8),
+            "page_size": rng.choice((1, 1, *page_sizes)),
+            "load_back_threshold": rng.choice((0, 0, 0, 2)),
+        }
+    )
+    return base.model_copy(update={"rules": rules, "sizes": sizes, "bigram": rng.random() < 0.1})
