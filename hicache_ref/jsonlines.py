@@ -2,11 +2,11 @@
 
 import zlib
 from collections.abc import Iterator
+from io import BufferedIOBase, BufferedReader
 from itertools import count
 from lzma import LZMAError
 from pathlib import Path
 from reprlib import Repr
-from typing import IO
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -35,7 +35,7 @@ class FileError(Exception):
         return f"{place}: {self.text}"
 
 
-def lines(path: Path, stream: IO[bytes], error: type[FileError]) -> Iterator[tuple[int, bytes]]:
+def lines(path: Path, stream: BufferedIOBase, error: type[FileError]) -> Iterator[tuple[int, bytes]]:
     """Each line of `stream` has been given with its number from 1 and its newline, if it has one.
 
     Raises `error` where the stream breaks off, holds a NUL byte, or has a line above `LINE_BYTES_MAX` bytes.
@@ -54,7 +54,7 @@ def lines(path: Path, stream: IO[bytes], error: type[FileError]) -> Iterator[tup
         yield number, line
 
 
-def opened(path: Path, error: type[FileError]) -> IO[bytes]:
+def opened(path: Path, error: type[FileError]) -> BufferedReader:
     """The file is open for reading; raises `error` where the system says no."""
     try:
         return path.open("rb")

@@ -8,11 +8,12 @@ import gzip
 import lzma
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedIOBase, BufferedReader
 from itertools import count as numbers
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import IO, Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -72,10 +73,12 @@ def read_requests(path: Path | str, block_tokens: int = BLOCK_TOKENS) -> Iterato
             yield Request(row.timestamp, row.hash_ids[:whole], (rest + row.output_length) // block_tokens)
 
 
-def _unpacked(path: Path, stream: IO[bytes]) -> IO[bytes]:
+def _unpacked(path: Path, stream: BufferedReader) -> BufferedIOBase:
     if path.suffix == ".xz":
-        return lzma.open(stream)
-    return gzip.open(stream) if path.suffix == ".gz" else stream
+        return lzma.LZMAFile(stream)
+    if path.suffix == ".gz":
+        return gzip.GzipFile(fileobj=stream)
+    return stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ class _Shape:
 _SHAPES: dict[Kind, _Shape] = {
     # Few system prompts, long turns; a user edits an earlier message now and then.
     "conversation": _Shape(
-        shared=16, shared_blocks=3, begin=0.4, end=0.4, branch=0.05, retry=0.01,
+        shared=16, shared_blocks=3, begin=0.4, end=0.4, branch=0.1, retry=0.01,
         turn_blocks=8.0, answer_blocks=1.0, gap_ms=300.0,
     ),
     # One large description of tools, short steps; steps are tried in several ways, and again after failures.
