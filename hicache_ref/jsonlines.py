@@ -77,8 +77,10 @@ def complaint(problem: ValidationError) -> str:
             return f"{where} is missing, expected a value"
         case "extra_forbidden":
             return f"unknown key {where}, expected only known ones"
+        case "value_error":
+            return f"{where or 'line'} does not fit together ({first['ctx']['error']}), expected values that do"
     given, wanted = _SHORT.repr(first["input"]), first["msg"].removeprefix("Input should be ")
-    return f"{where or 'line'} is {given}, expected {wanted.removeprefix('Value error, ')}"
+    return f"{where or 'line'} is {given}, expected {wanted}"
 
 
 def _not_json(first: ErrorDetails) -> str:

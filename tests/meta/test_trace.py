@@ -180,7 +180,7 @@ def test_keys_of_a_later_version_are_ignored(tmp_path: Path) -> None:
         ([FIRST, STEP.replace(b'"op":"evict"', b'"o":"evict"')], "2: op without 'op', expected one that says what it"),
         ([FIRST, STEP.replace(b'"n":1', b'"n":1,"m":1')], "2: unknown key op.evict.m, expected only known ones"),
         ([FIRST, STEP.replace(b"evicted", b"vanished")], "2: unknown outcome 'vanished', expected one of 'done', "),
-        ([FIRST.replace(b'"chain"', b'"node"')], "1: profile.rules is {'backup_scope': 'node', "),
+        ([FIRST.replace(b'"chain"', b'"node"')], "1: profile.rules does not fit together (backup_scope 'node' leaves "),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, pieces: list[bytes], complaint: str) -> None:
