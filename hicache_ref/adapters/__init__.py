@@ -1,0 +1,1 @@
+"""Adapters: by what an implementation is driven and seen, one file or folder each."""

@@ -1,0 +1,113 @@
+"""The model as an implementation: a self-check of the oracle, a carrier for planted faults, and a fake for tests."""
+
+from hicache_ref.model import Model, Step
+from hicache_ref.model.chooser import PolicyChooser
+from hicache_ref.model.state import Node, State
+from hicache_ref.vocabulary.adapter import Description
+from hicache_ref.vocabulary.effects import CopyToDevice, CopyToHost, Effect
+from hicache_ref.vocabulary.events import Event
+from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, ROOT, Pages, PoolName, TicketId
+from hicache_ref.vocabulary.keys import tokens_of
+from hicache_ref.vocabulary.observation import Counts, IssuedCopy, Level, Observation, Segment
+from hicache_ref.vocabulary.operations import Operation
+from hicache_ref.vocabulary.outcomes import Outcome
+from hicache_ref.vocabulary.profile import Profile
+
+
+class _Witness(PolicyChooser):
+    """Lets copies that end inside a step succeed, and remembers which did."""
+
+    def __init__(self) -> None:
+        self.ended_well: set[TicketId] = set()
+
+    def copy_result(self, ticket: TicketId) -> bool:
+        """It succeeded."""
+        self.ended_well.add(ticket)
+        return True
+
+
+class ReferenceAdapter:
+    """A model, or a faulty subclass of it, behind the four verbs."""
+
+    def __init__(self, kind: type[Model] = Model, name: str = "reference") -> None:
+        self.kind = kind
+        self.name = name
+        self.model = kind(Profile())
+        self._forget()
+
+    def _forget(self) -> None:
+        self.events: list[Event] = []
+        self.copies: list[IssuedCopy] = []
+
+    def describe(self) -> Description:
+        """Everything can be seen, every operation is there, and invalid calls are refused."""
+        return Description(
+            name=self.name, version="model", level="tree", invalid="refuses", events=True, page_sizes=(1, 2, 4)
+        )
+
+    def reset(self, profile: Profile) -> None:
+        """The model is new."""
+        self.model = self.kind(profile)
+        self._forget()
+
+    def apply(self, operation: Operation) -> Outcome:
+        """As the model tells it."""
+        chooser = _Witness()
+        step: Step = self.model.step(operation, chooser)
+        self.events.extend(step.events)
+        for effect in step.effects:
+            self._note_copy(effect, chooser)
+        return step.outcome
+
+    def _note_copy(self, effect: Effect, chooser: _Witness) -> None:
+        if not isinstance(effect, CopyToHost | CopyToDevice):
+            return
+        inside = effect.id in chooser.ended_well
+        if not inside and effect.id not in self.model.state.tickets:
+            return
+        device = tuple(page for part in effect.parts for page in part.device)
+        host = tuple(page for part in effect.parts for page in part.host)
+        ticket = None if inside else effect.id
+        if isinstance(effect, CopyToHost):
+            self.copies.append(IssuedCopy(ticket=ticket, to="host", source=device, target=host))
+        else:
+            self.copies.append(IssuedCopy(ticket=ticket, to="device", source=host, target=device))
+
+    def observe(self, level: Level) -> Observation:
+        """What the state shows, and the copies and events since the last look."""
+        state = self.model.state
+        counts = Counts(
+            free_device=len(state.pools[KV_DEVICE].free), free_host=len(state.pools[KV_HOST].free),
+            evictable=state.evictable, protected=state.protected,
+        )  # fmt: skip
+        if level == "counts":
+            return Observation(level=level, counts=counts)
+        observation = Observation(
+            level=level, counts=counts,
+            free_device=tuple(state.pools[KV_DEVICE].free), free_host=tuple(state.pools[KV_HOST].free),
+            segments=self._segments(state), copies=tuple(self.copies), events=tuple(self.events),
+            requests={request.id: request.pages for request in state.requests.values()},
+            held_device=_held(state, KV_DEVICE), held_host=_held(state, KV_HOST),
+        )  # fmt: skip
+        self._forget()
+        return observation
+
+    def _segments(self, state: State) -> tuple[Segment, ...]:
+        """Every node, parents first."""
+        index = {ROOT: -1}
+        segments = []
+        for node in self.model.subtree(state.nodes[ROOT])[1:]:
+            segments.append(self._segment(node, index[node.parent]))
+            index[node.id] = len(index) - 1
+        return tuple(segments)
+
+    def _segment(self, node: Node, parent: int) -> Segment:
+        return Segment(
+            parent=parent, tokens=tokens_of(node.key, self.model.profile.bigram), extra=node.extra,
+            device=node.at.get(KV_DEVICE), host=node.at.get(KV_HOST), locked=node.locks[KV] > 0,
+        )  # fmt: skip
+
+
+def _held(state: State, pool_name: PoolName) -> Pages:
+    owner = state.pools[pool_name].owner
+    return tuple(page for page, held in enumerate(owner) if held[0] == "op")

@@ -1,0 +1,72 @@
+"""SGLang's compiled tree core (wheel sglang 0.5.23), in a process of its own, with a caller written here.
+
+Upstream's cache is two halves: a core that decides, in Rust or Python, and a caller that allocates, evicts when room
+is short, submits copies and acknowledges them. Only the Rust core is upstream's here; no other part of the package
+is imported. `caller` and `moving` play the other half, in the order of calls of upstream's UnifiedRadixCache.
+"""
+
+import platform
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import hicache_ref
+from hicache_ref.adapters.process import ProcessAdapter
+from hicache_ref.adapters.sglang_rust.following import VERSION
+from hicache_ref.adapters.wheels import fetched_wheel
+from hicache_ref.vocabulary.adapter import AdapterError
+
+SHA256S = frozenset({"00b3cd5b265ac76c64185fbb6b95424f324ddd9f428d0306b77bc9db9d859937"})
+"""The wheel for CPython 3.11 on Linux x86_64."""
+
+CORE = "sglang/srt/mem_cache/rust_tree_core/mem_cache.cpython-311-x86_64-linux-gnu.so"
+_LICENSE = f"sglang-{VERSION}.dist-info/licenses/LICENSE"
+
+PLANT_NAMES = (
+    "commit-dropped",
+    "ack-never-sent",
+    "lock-leaked",
+    "slots-swapped-load",
+    "slots-swapped-backup",
+    "wrong-medium",
+    "freed-page-kept",
+    "resplit-ignored",
+)
+
+_OPTIONS = {
+    "core": "a file mem_cache*.so of your own build, instead of that in the pinned wheel",
+    "plant": "a fault planted in how the core is called, to try the oracle: " + ", ".join(PLANT_NAMES),
+}
+
+
+def make(options: Mapping[str, str], fetch: bool) -> ProcessAdapter:
+    """An adapter whose child process holds the core; the wheel is in the cache.
+
+    Options are `plant` and `core`. Raises AdapterError for an unknown one, or where the core cannot be had.
+    """
+    for name in options:
+        if name not in _OPTIONS:
+            raise AdapterError(f"unknown option {name!r} of sglang-rust, expected one of {', '.join(_OPTIONS)}")
+    plant = options.get("plant")
+    if plant is not None and plant not in PLANT_NAMES:
+        raise AdapterError(f"unknown plant {plant!r}, expected one of {', '.join(PLANT_NAMES)}")
+    core = Path(options["core"]) if "core" in options else _core_of_wheel(fetch)
+    if not core.is_file():
+        raise AdapterError(f"no file {core}, expected SGLang's compiled tree core")
+    module = f"{__name__}.child"
+    command = [sys.executable, "-m", module, str(core), *([plant] if plant else [])]
+    # The child imports this very package, also where that is not installed.
+    return ProcessAdapter(command, env={"PYTHONPATH": str(Path(hicache_ref.__file__).parents[1])})
+
+
+def _core_of_wheel(fetch: bool) -> Path:
+    found = f"{platform.python_implementation()} {sys.version_info[0]}.{sys.version_info[1]} on {sys.platform}"
+    machine = platform.machine()
+    if (platform.python_implementation(), sys.version_info[:2], sys.platform, machine) != _PLATFORM:
+        raise AdapterError(
+            f"the core of sglang {VERSION} runs on CPython 3.11 on linux x86_64, this is {found} {machine}"
+        )
+    return fetched_wheel("sglang", VERSION, SHA256S, [CORE, _LICENSE], fetch=fetch) / CORE
+
+
+_PLATFORM = ("CPython", (3, 11), "linux", "x86_64")

@@ -1,0 +1,57 @@
+"""The process that holds the core: `python -m hicache_ref.adapters.sglang_rust.child CORE [PLANT]` answers lines."""
+
+import sys
+from pathlib import Path
+
+from hicache_ref.adapters.serving import serve
+from hicache_ref.adapters.sglang_rust.core import Core, load_bindings
+from hicache_ref.adapters.sglang_rust.following import DESCRIPTION, expect_followable
+from hicache_ref.adapters.sglang_rust.observe import ObservedCaller
+from hicache_ref.adapters.sglang_rust.plants import PLANTS
+from hicache_ref.vocabulary.adapter import AdapterError, Description
+from hicache_ref.vocabulary.observation import Level, Observation
+from hicache_ref.vocabulary.operations import Operation
+from hicache_ref.vocabulary.outcomes import Outcome
+from hicache_ref.vocabulary.profile import Profile
+
+
+class SglangRust:
+    """An Adapter over a core in this process. A panic spoils a core for good, so every reset makes a new one."""
+
+    def __init__(self, core_file: Path, kind: type[ObservedCaller] = ObservedCaller) -> None:
+        """Raises AdapterError where `core_file` cannot be loaded."""
+        self._bindings = load_bindings(core_file)
+        self._kind = kind
+        self._caller: ObservedCaller | None = None
+
+    def describe(self) -> Description:
+        """Says what this is."""
+        return DESCRIPTION
+
+    def reset(self, profile: Profile) -> None:
+        """Core and caller are new. Raises AdapterError where the core cannot follow `profile`."""
+        expect_followable(profile)
+        self._caller = self._kind(Core(self._bindings, profile))
+
+    def apply(self, operation: Operation) -> Outcome:
+        """The operation has happened. Raises what the core raises, a panic too."""
+        return self._current().apply(operation)
+
+    def observe(self, level: Level) -> Observation:
+        """What can be seen now, at most at level `tree`."""
+        return self._current().observe(level)
+
+    def _current(self) -> ObservedCaller:
+        if self._caller is None:
+            raise AdapterError("no core yet, expected a reset first")
+        return self._caller
+
+
+def main(arguments: list[str]) -> None:
+    """Standard input has been served to its end."""
+    core_file, *plant = arguments
+    serve(SglangRust(Path(core_file), PLANTS[plant[0]] if plant else ObservedCaller))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,195 @@
+"""Making room and moving pages: device eviction, host eviction, backups and loads, in upstream's order of calls.
+
+Sources: UnifiedRadixCache._evict_components, _execute_and_commit_kv_backup, load_back, writing_check, loading_check.
+"""
+
+from typing import Any, NamedTuple
+
+from hicache_ref.adapters.sglang_rust.books import Books, Copy
+from hicache_ref.adapters.sglang_rust.core import KV
+from hicache_ref.vocabulary.ids import Pages, TicketId
+from hicache_ref.vocabulary.keys import handle
+from hicache_ref.vocabulary.observation import IssuedCopy
+from hicache_ref.vocabulary.outcomes import Refused
+
+
+class Tally(NamedTuple):
+    """Device pages that became free, pages given up but held by passes, and the names of those."""
+
+    freed: int
+    staged: int
+    wait_for: tuple[str, ...]
+
+
+class Moving(Books):
+    """What the caller does beside passing requests on."""
+
+    # -- room -------------------------------------------------------------------------------------------------------
+
+    def evict_device(self, count: int) -> Tally:
+        """At least `count` device pages were given up, or no evictable leaf remains."""
+        free_before = len(self.device.free)
+        given: list[int] = []
+        evicted_slots = {KV: 0}
+        self.tree.evict_device_start(KV, count * self.core.page_size)
+        while True:
+            found = self.tree.evict_device_next_node(KV, evicted_slots)
+            given += self._count(found, evicted_slots)
+            if found.node_id is None:
+                if not found.made_progress:
+                    break
+                continue
+            leaf = self.tree.evict_device_leaf(found.node_id)
+            given += self._count(leaf, evicted_slots)
+            if leaf.backup_kv is not None:
+                given += self._count(self._write_back_or_drop(found.node_id), evicted_slots)
+        self.tree.evict_device_end(KV)
+        freed = len(self.device.free) - free_before
+        return Tally(freed, len(given) - freed, self.device.holders(given))
+
+    def _count(self, result: Any, evicted_slots: dict[int, int]) -> list[int]:
+        evicted_slots[KV] += result.tracker.get(KV, 0)
+        return self.accept(result)
+
+    def _write_back_or_drop(self, node: int) -> Any:
+        """The victim is on host only, its copy ended; or out of the tree with all below, where there was no copy."""
+        if self._copy_inside_step(node):
+            return self.tree.demote(node)
+        return self.tree.drop_subtree_no_host(node)
+
+    def _copy_inside_step(self, node: int) -> bool:
+        """The node has a settled host copy; False where there is no room for it.
+
+        Upstream blocks until the copy has ended, and by that for a pass that has yet to write these pages.
+        """
+        source = self.core.pages(self.tree.build_backup_spec(node)[0])
+        if not self.host_room(len(source)):
+            return False
+        self.put_on_host(node, source, None)
+        self.tree.finish_write_through([node], node)
+        return True
+
+    def device_room(self, count: int) -> Refused | None:
+        """`count` device pages are free: at once, or after evicting once; else why not."""
+        short = count - len(self.device.free)
+        if short <= 0:
+            return None
+        held = self.device.holders(self.device.held)
+        evictable = self.tree.evictable_size() // self.core.page_size
+        if short > evictable:
+            is_enough = short <= evictable + len(self.device.held)
+            return Refused(why="device full", wait_for=held if is_enough else ())
+        self.evict_device(short)
+        if count <= len(self.device.free):
+            return None
+        return Refused(why="device full", wait_for=self.device.holders(self.device.held))
+
+    def host_room(self, count: int) -> bool:
+        """Whether `count` host pages are free, after evicting for what is short of them."""
+        short = count - len(self.host.free)
+        if short > 0:
+            self.evict_host(short)
+        return count <= len(self.host.free)
+
+    def evict_host(self, count: int) -> int:
+        """The number of host pages that became free; at least `count`, or no evictable host leaf remains.
+
+        Under write_back upstream would first take host copies of resident nodes; that is switched off by the last
+        argument, as its SGLANG_HICACHE_SKIP_HOST_DUPLICATE_RECLAIM does.
+        """
+        free_before = len(self.host.free)
+        self.accept(self.tree.drive_host_eviction(KV, count * self.core.page_size, True))
+        return len(self.host.free) - free_before
+
+    # -- backups ----------------------------------------------------------------------------------------------------
+
+    def back_up(self, nodes: list[int]) -> tuple[tuple[TicketId, ...], int]:
+        """Copies to host are submitted for these nodes, ancestors first, up to the first that finds no room.
+
+        Returns the tickets and the number of pages.
+        """
+        tickets: list[TicketId] = []
+        count = 0
+        for node in nodes:
+            source = self.core.pages(self.tree.build_backup_spec(node)[0])
+            if not source:
+                continue
+            if not self.host_room(len(source)):
+                break
+            ticket = handle("h", self.nodes.key_of(node), self.copies)
+            self.put_on_host(node, source, ticket)
+            lock = self.tree.inc_lock_ref(node)
+            self.copies[ticket] = Copy("host", node, self.tree.is_write_back(), lock, published=[node])
+            tickets.append(ticket)
+            count += len(source)
+        return tuple(tickets), count
+
+    def put_on_host(self, node: int, source: Pages, ticket: TicketId | None) -> None:
+        """The node has host pages, and their copy is pending in the core; the caller has made sure of room."""
+        target = self.host.take(len(source))
+        self.commit_backup(node, self.backup_target(target))
+        self.tree.mark_write_through_pending([node], node)
+        self.issued.append(IssuedCopy(ticket=ticket, to="host", source=source, target=target))
+
+    def commit_backup(self, node: int, pages: Pages) -> None:
+        """The core has these host pages for the node."""
+        self.tree.commit_backup(node, self.core.slots(pages), {})
+
+    def backup_target(self, pages: Pages) -> Pages:
+        """The host pages that the core is told of, in the order of the node's key."""
+        return pages
+
+    def apply_backup(self, copy: Copy) -> None:
+        """The backup has been acknowledged and its pin undone."""
+        self.acknowledge(copy)
+        self.release_lock(copy.node, copy.lock)
+
+    def acknowledge(self, copy: Copy) -> None:
+        """The core has the node, or the halves it was split into, as backed up."""
+        self.tree.finish_write_through(copy.published, copy.node)
+
+    # -- loads ------------------------------------------------------------------------------------------------------
+
+    def load(self, node: int, ticket: TicketId, count: int) -> Refused | None:
+        """The host-only chain of `count` pages that ends at the node is resident and its copy submitted; else why not.
+
+        The path and the host anchor are pinned before room is made. The anchor stays pinned until the end is applied.
+        """
+        host_lock = self.tree.inc_host_lock_ref(node)
+        path_lock = self.tree.inc_lock_ref(node)
+        spec, others = self.tree.build_load_back_spec(node, None)
+        refused = self.device_room(count)
+        self.release_lock(node, path_lock)
+        if refused is not None:
+            self._release_host_lock(node, host_lock)
+            return refused
+        source, target = self.core.pages(spec[1]), self.device.take(count)
+        self.obey(self.tree.commit_load_back(node, self.core.slots(self.load_target(target)), spec, others))
+        lock = self.tree.inc_lock_ref(node)
+        self.copies[ticket] = Copy("device", node, self.tree.is_write_back(), lock, host_lock)
+        self.issued.append(IssuedCopy(ticket=ticket, to="device", source=source, target=target))
+        return None
+
+    def load_target(self, pages: Pages) -> Pages:
+        """The device pages that the core is told of, in the order of the chain's keys."""
+        return pages
+
+    def apply_load(self, copy: Copy) -> None:
+        """The load's pins are undone and the core has it as ended, under the policy that it began with.
+
+        Upstream changes its policy only while nothing runs (Scheduler.is_fully_idle). Here it may change under a
+        load, and finish_load_back would leave marks behind that it sets and clears under write_back alone.
+        """
+        self.release_lock(copy.node, copy.lock)
+        self._release_host_lock(copy.node, copy.host_lock)
+        now = self.tree.is_write_back()
+        self.tree.set_is_write_back(copy.write_back)
+        self.tree.finish_load_back(copy.node)
+        self.tree.set_is_write_back(now)
+
+    def release_lock(self, node: int, receipt: Any) -> None:
+        """What the receipt's inc_lock_ref pinned is pinned once less."""
+        self.tree.dec_lock_ref(node, self.core.release_params(receipt))
+
+    def _release_host_lock(self, node: int, receipt: Any) -> None:
+        self.tree.dec_host_lock_ref(node, self.core.release_params(receipt))

@@ -1,0 +1,71 @@
+"""Page pools as the caller keeps them: the core never allocates, it only gives back what it was given."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from hicache_ref.vocabulary.ids import Pages, RequestId
+
+
+class Pass(NamedTuple):
+    """A running forward pass and the device pages that it touches."""
+
+    reads: frozenset[int]
+    writes: frozenset[int]
+
+
+class PagePool:
+    """Free pages, the one freed last taken first."""
+
+    def __init__(self, count: int) -> None:
+        self.free = list(range(count))
+
+    def take(self, count: int) -> Pages:
+        """`count` pages that are free no more; the caller has made sure that there are as many."""
+        pages = tuple(self.free[len(self.free) - count :])
+        del self.free[len(self.free) - count :]
+        return pages
+
+    def give_up(self, pages: Iterable[int]) -> None:
+        """The pages are free."""
+        self.free.extend(pages)
+
+
+class DevicePool(PagePool):
+    """Device pages. A page given up under a running forward pass is held by that pass until it has ended.
+
+    The core knows nothing of passes: upstream, the order of the CUDA stream is what protects such a page.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.passes: dict[RequestId, Pass] = {}
+        self.held: dict[int, RequestId] = {}
+
+    def give_up(self, pages: Iterable[int]) -> None:
+        """Each page is free, or held by the pass started last of those that touch it."""
+        if not self.passes:
+            self.free.extend(pages)
+            return
+        for page in pages:
+            touching = [rid for rid, each in self.passes.items() if page in each.reads or page in each.writes]
+            if touching:
+                self.held[page] = touching[-1]
+            else:
+                self.free.append(page)
+
+    def end_pass(self, rid: RequestId) -> None:
+        """The pass touches nothing more; what it held is free, or held by another pass."""
+        del self.passes[rid]
+        mine = [page for page, holder in self.held.items() if holder == rid]
+        for page in mine:
+            del self.held[page]
+        self.give_up(mine)
+
+    def holders(self, pages: Iterable[int]) -> tuple[str, ...]:
+        """The names of the passes that hold one of these pages."""
+        return tuple(sorted({pass_name(self.held[page]) for page in pages if page in self.held}))
+
+
+def pass_name(rid: RequestId) -> str:
+    """What the forward pass of this request is called."""
+    return f"f:{rid}"
