@@ -55,9 +55,7 @@ class Model(LifecycleRules):
 
 _NOWHERE = Key(tokens=())
 _ANSWERS_OF_A_DISABLED_CACHE: dict[str, Outcome] = {
-    "match_prefix": Matched(
-        device=(), host_hit=0, last_device_node=_NOWHERE, last_host_node=_NOWHERE, best=_NOWHERE
-    ),
+    "match_prefix": Matched(device=(), host_hit=0, last_device_node=_NOWHERE, last_host_node=_NOWHERE, best=_NOWHERE),
     "insert": Inserted(prefix=0, given_back=()),
     "lock": Done(),
     "unlock": Done(),

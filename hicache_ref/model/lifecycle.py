@@ -28,9 +28,7 @@ class LifecycleRules(InsertRules):
         # tell
         if told:
             self.facts.append("receipt_told")
-        return Polled(
-            backups=tuple(t.id for t in backups), loads=tuple(t.id for t in loads), lost=tuple(sorted(told))
-        )
+        return Polled(backups=tuple(t.id for t in backups), loads=tuple(t.id for t in loads), lost=tuple(sorted(told)))
 
     def _leading(self, to: str, agreed: int) -> list[Ticket]:
         """The ended copies in this direction that no running one precedes, as many as were agreed on."""

@@ -87,5 +87,3 @@ class PageRules:
         """A moment later than all before."""
         self.state.clock += 1
         return self.state.clock
-
-

@@ -87,8 +87,14 @@ class Walk:
         return count + 1
 
 
-def draw_profile(rng: random.Random, base: Profile, *, fixed_sizes: bool = False,
-                 evictions: tuple[EvictionPolicy, ...] = EVICTION_POLICIES, page_sizes: tuple[int, ...] = (1, 2)) -> Profile:  # fmt: skip
+def draw_profile(
+    rng: random.Random,
+    base: Profile,
+    *,
+    fixed_sizes: bool = False,
+    evictions: tuple[EvictionPolicy, ...] = EVICTION_POLICIES,
+    page_sizes: tuple[int, ...] = (1, 2),
+) -> Profile:
     """`base` with what its users configure drawn anew: write policy, threshold, eviction policy, sizes, key mode."""
     rules = base.rules.model_copy(
         update={

@@ -1,0 +1,1 @@
+"""Who compares: an implementation in lockstep with the model, step by step."""

@@ -1,0 +1,199 @@
+"""A campaign: walks in lockstep until the budget is spent, each finding made small and told apart from the known."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hicache_ref.oracle.known import Known
+from hicache_ref.oracle.lockstep import Lockstep
+from hicache_ref.requirements import Checker
+from hicache_ref.requirements.catalogue import catalogue_digest
+from hicache_ref.search.finding import Finding, Found, Recorded
+from hicache_ref.search.minimise import Replay, minimise, replay
+from hicache_ref.search.walk import Plan, Walk, draw_profile
+from hicache_ref.trace import Implementation, TraceHeader, WriteAhead
+from hicache_ref.vocabulary.adapter import Adapter, Description
+from hicache_ref.vocabulary.observation import Level, Observation
+from hicache_ref.vocabulary.operations import Operation
+from hicache_ref.vocabulary.outcomes import Outcome
+from hicache_ref.vocabulary.profile import EVICTION_POLICIES, Profile, Rules
+
+WALK_STEPS = 100
+MINIMISE_REPLAYS = 1_500
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When a campaign ends: after so many steps or so many seconds, whichever comes first."""
+
+    steps: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """A finding with its smallest trace, and which known divergence it is, if any."""
+
+    finding: Finding
+    profile: Profile
+    steps: tuple[Recorded, ...]
+    found_after: int
+    """Steps of the walk in which it was found, up to it."""
+
+    known: str | None = None
+
+
+@dataclass
+class Outlook:
+    """What a campaign has seen so far."""
+
+    steps: int = 0
+    walks: int = 0
+    seconds: float = 0.0
+    stopped: bool = False
+    """By the user, before the budget was spent."""
+
+    tally: Counter[str] = field(default_factory=Counter)
+    reached: Counter[str] = field(default_factory=Counter)
+    rules: list[Rules] = field(default_factory=list)
+    """Rules under which walks were made, each once."""
+
+    divergences: list[Divergence] = field(default_factory=list)
+    oracle_fault: Divergence | None = None
+    replayed: dict[str, bool] = field(default_factory=dict)
+    """Known divergence -> whether its own trace still fails."""
+
+
+class Campaign:
+    """Checks one adapter."""
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        profile: Profile,
+        *,
+        seed: int = 0,
+        known: Sequence[Known] = (),
+        keep_going: bool = False,
+        fixed: bool = False,
+        write_ahead: Path | None = None,
+        progress: Callable[[Outlook], None] = lambda outlook: None,
+    ) -> None:
+        self.adapter = adapter
+        self.description: Description = adapter.describe()
+        self.profile = profile
+        self.level: Level = self.description.level
+        self.seed = seed
+        self.known = known
+        self.keep_going = keep_going
+        self.fixed = fixed
+        self.write_ahead = write_ahead
+        self.progress = progress
+        self.outlook = Outlook()
+        self.stop = False
+
+    def run(self, budget: Budget) -> Outlook:
+        """The budget is spent, or the first new divergence was found and the campaign does not keep going."""
+        began = time.monotonic()
+        outlook = self.outlook
+        self._replay_known()
+        while not self._is_over(budget, began):
+            self._walk(outlook.walks, budget)
+            outlook.walks += 1
+            outlook.seconds = time.monotonic() - began
+            self.progress(outlook)
+        outlook.seconds = time.monotonic() - began
+        return outlook
+
+    def _is_over(self, budget: Budget, began: float) -> bool:
+        if self.stop:
+            self.outlook.stopped = True
+            return True
+        if self.outlook.oracle_fault is not None:
+            return True
+        if not self.keep_going and any(each.known is None for each in self.outlook.divergences):
+            return True
+        if budget.steps is not None and self.outlook.steps >= budget.steps:
+            return True
+        return budget.seconds is not None and time.monotonic() - began >= budget.seconds
+
+    def _replay_known(self) -> None:
+        """Each known divergence of this adapter is tried again by its own trace."""
+        for entry in self.known:
+            steps = tuple(Recorded(op) for op in entry.trace)
+            again = replay(steps, lambda entry=entry: self._lockstep(entry.profile))  # type: ignore[misc]
+            self.outlook.replayed[entry.id] = again.finding is not None and entry.covers(again.finding, entry.trace)
+
+    def _lockstep(self, profile: Profile) -> Lockstep:
+        return Lockstep(self.adapter, self.description, profile, self.level, Checker(profile))
+
+    def _draw_profile(self, rng: random.Random) -> Profile:
+        if self.fixed:
+            return self.profile
+        offered = self.description.evictions
+        evictions = tuple(policy for policy in EVICTION_POLICIES if offered is None or policy in offered)
+        return draw_profile(rng, self.profile, evictions=evictions, page_sizes=self.description.page_sizes)
+
+    def _walk(self, index: int, budget: Budget) -> None:
+        rng = random.Random(f"{self.seed}/{index}")
+        profile = self._draw_profile(rng)
+        lockstep = self._lockstep(profile)
+        left = WALK_STEPS if budget.steps is None else min(WALK_STEPS, budget.steps - self.outlook.steps)
+        plan = Plan(
+            steps=left,
+            invalid_share=0.05 if self.description.invalid == "refuses" else 0.0,
+            operations=self.description.operations,
+        )
+        with ExitStack() as stack:
+            if self.write_ahead is not None:
+                self._write_ahead(stack, self.write_ahead, lockstep)
+            try:
+                Walk(lockstep, rng, plan, swarm=index % 2 == 1).run()
+            except Found as found:
+                self._keep(lockstep, found.finding)
+            finally:
+                self._count(lockstep, profile)
+
+    def _write_ahead(self, stack: ExitStack, path: Path, lockstep: Lockstep) -> None:
+        """Each step is with the operating system before it runs."""
+        writer = stack.enter_context(WriteAhead(path, self.header(lockstep.profile)))
+        lockstep.before_step = writer.before
+
+        def after(index: int, op: Operation, outcome: Outcome, observation: Observation) -> None:
+            writer.after(outcome=outcome)
+
+        lockstep.after_step = after
+
+    def header(self, profile: Profile) -> TraceHeader:
+        """The first line of a trace of this campaign."""
+        implementation = Implementation(name=self.description.name, version=self.description.version)
+        return TraceHeader(
+            requirements=catalogue_digest(), profile=profile, implementation=implementation, level=self.level,
+            seed=self.seed,
+        )  # fmt: skip
+
+    def _count(self, lockstep: Lockstep, profile: Profile) -> None:
+        outlook = self.outlook
+        outlook.steps += len(lockstep.steps)
+        outlook.tally.update(lockstep.checker.tally)
+        outlook.reached.update(lockstep.checker.reached)
+        if profile.rules not in outlook.rules:
+            outlook.rules.append(profile.rules)
+
+    def _keep(self, lockstep: Lockstep, finding: Finding) -> None:
+        """The finding is made small and filed, once for each identity and known divergence."""
+        small: Replay = minimise(lockstep.steps, lambda: self._lockstep(lockstep.profile), finding, MINIMISE_REPLAYS)
+        final = small.finding or finding
+        known = next((entry.id for entry in self.known if entry.covers(final, [s.op for s in small.steps])), None)
+        divergence = Divergence(final, lockstep.profile, small.steps, len(lockstep.steps), known)
+        if final.source == "oracle":
+            self.outlook.oracle_fault = divergence
+            return
+        for other in self.outlook.divergences:
+            if (other.known, other.finding.identity) == (known, final.identity):
+                return
+        self.outlook.divergences.append(divergence)

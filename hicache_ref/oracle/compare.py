@@ -1,0 +1,173 @@
+"""Comparison of model and implementation, up to a renaming of pages that persists while a page is held."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+from hicache_ref.model import Step
+from hicache_ref.model.state import State
+from hicache_ref.oracle.content import Content
+from hicache_ref.oracle.seen import Seen
+from hicache_ref.vocabulary.events import Event
+from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, POOLS, ROOT, PageHash, PoolName
+from hicache_ref.vocabulary.observation import Counts, Level
+from hicache_ref.vocabulary.outcomes import Inserted, Matched, Outcome, Refused, Took
+from hicache_ref.vocabulary.profile import Profile
+
+Pairs = dict[int, int]
+"""Model page -> page of the implementation."""
+
+
+class Difference(Exception):
+    """Model and implementation disagree."""
+
+    def __init__(self, requirement: str, text: str) -> None:
+        super().__init__(text)
+        self.requirement = requirement
+        self.text = text
+
+
+def held_by_nodes(state: State, pool_name: PoolName) -> Iterator[tuple[PageHash, int]]:
+    """Page hash and page of everything that nodes hold in the pool."""
+    for node in state.nodes.values():
+        if node.id != ROOT and pool_name in node.at:
+            yield from zip(node.hashes, node.at[pool_name], strict=True)
+
+
+class Comparison:
+    """What was equal so far, as a renaming of pages."""
+
+    def __init__(self, profile: Profile, level: Level, *, tree: bool) -> None:
+        self.profile = profile
+        self.level = level
+        self.tree = tree
+        self.pairs: dict[PoolName, Pairs] = {KV_DEVICE: {}, KV_HOST: {}}
+
+    def renamed(self, pool_name: PoolName, page: int) -> int:
+        """The implementation's name of a model page; -1 if it never had one."""
+        return self.pairs[pool_name].get(page, -1)
+
+    def residency(self, state: State, view: Seen, ours: Step) -> None:
+        """Each page is on the same tiers on both sides (HC-CONF-07), and nodes end at the same keys (HC-CONF-08)."""
+        for pool_name in POOLS:
+            expected = dict(held_by_nodes(state, pool_name))
+            theirs = view.pages[pool_name]
+            if expected.keys() != theirs.keys():
+                self._explain(pool_name, set(expected), set(theirs), view, ours)
+        if not self.tree:
+            return
+        ends = {node.hashes[-1] for node in state.nodes.values() if node.id != ROOT}
+        if ends != view.ends.keys():
+            more, less = view.ends.keys() - ends, ends - view.ends.keys()
+            text = f"nodes end at other keys: {len(more)} not expected, {len(less)} missing"
+            raise Difference("HC-CONF-08", f"{text} ({', '.join(view.names.get(end, '?') for end in more)})")
+        self._locks(state, view)
+
+    def _locks(self, state: State, view: Seen) -> None:
+        for node in state.nodes.values():
+            if node.id == ROOT:
+                continue
+            locked = view.ends[node.hashes[-1]].locked
+            if locked is not None and locked != bool(node.locks[KV]):
+                text = "is locked though nothing pins it" if locked else "is not locked though something pins it"
+                raise Difference("HC-LOCK-01", f"node {view.names[node.hashes[-1]]} {text}")
+
+    def _explain(self, pool_name: PoolName, expected: set[PageHash], theirs: set[PageHash], view: Seen,
+                 ours: Step) -> None:  # fmt: skip
+        """Says which page is where it should not be, and names the order of victims if that is the reason."""
+        tier = "device" if pool_name == KV_DEVICE else "host"
+        name = view.names.get
+        spared = [digest for pool, digest in ours.victims if pool == pool_name and digest in theirs - expected]
+        if spared:
+            gone = ", ".join(sorted(name(d, d[:8]) for d in expected - theirs)) or "nothing else"
+            text = f"{tier} victim should have been {name(spared[0])}, which is still there; instead gone: {gone}"
+            raise Difference("HC-EVICT-02", text)
+        more = ", ".join(sorted(name(d, d[:8]) for d in theirs - expected))
+        less = ", ".join(sorted(name(d, d[:8]) for d in expected - theirs))
+        parts = [f"{text} on {tier}: {keys}" for text, keys in (("not expected", more), ("missing", less)) if keys]
+        raise Difference("HC-CONF-07", "; ".join(parts))
+
+    def counts(self, state: State, theirs: Counts) -> None:
+        """Sizes are equal where they are shown (HC-PAGE-09)."""
+        ours = Counts(
+            free_device=len(state.pools[KV_DEVICE].free),
+            free_host=len(state.pools[KV_HOST].free),
+            evictable=state.evictable,
+            protected=state.protected,
+        )
+        for name, expected in ours:
+            actual = getattr(theirs, name)
+            if actual is not None and actual != expected:
+                raise Difference("HC-PAGE-09", f"{name} is {actual} pages, expected {expected}")
+
+    def rename(self, state: State, view: Seen, taken: Collection[tuple[PoolName, int]]) -> None:
+        """The pages held on both sides are paired; a page that stayed held keeps its partner (HC-CONF-09)."""
+        for pool_name in POOLS:
+            known = self.pairs[pool_name]
+            pairs = {page: view.pages[pool_name][digest] for digest, page in held_by_nodes(state, pool_name)}
+            if pool_name == KV_DEVICE:
+                self._pair_requests(state, view, pairs)
+            for page, theirs in pairs.items():
+                if known.get(page, theirs) != theirs and (pool_name, page) not in taken:
+                    tier = "device" if pool_name == KV_DEVICE else "host"
+                    raise Difference("HC-CONF-09", f"{tier} page {known[page]} was exchanged for {theirs} while held")
+            owner = state.pools[pool_name].owner
+            kept = {page: theirs for page, theirs in known.items() if owner[page][0] == "op"}
+            self.pairs[pool_name] = kept | pairs
+
+    def _pair_requests(self, state: State, view: Seen, pairs: Pairs) -> None:
+        if view.requests.keys() != state.requests.keys():
+            text = f"requests {sorted(view.requests)} hold pages, expected {sorted(state.requests)}"
+            raise Difference("HC-CONF-07", text)
+        for request in state.requests.values():
+            theirs = view.requests[request.id]
+            if len(theirs) != len(request.pages):
+                text = f"request {request.id} holds {len(theirs)} pages, expected {len(request.pages)}"
+                raise Difference("HC-CONF-07", text)
+            pairs.update(zip(request.pages, theirs, strict=True))
+
+    def outcome(self, ours: Outcome, theirs: Outcome) -> None:
+        """The caller is told the same, pages up to renaming; why something was refused is not compared (HC-CONF-02)."""
+        for name in type(ours).model_fields:
+            expected, actual = getattr(ours, name), getattr(theirs, name)
+            if name == "why" or (name == "given_back" and isinstance(ours, Inserted)):
+                expected, actual = None, None
+            elif isinstance(ours, Matched | Took) and name in ("device", "pages"):
+                expected = tuple(self.renamed(KV_DEVICE, page) for page in expected)
+            elif isinstance(ours, Refused):
+                expected, actual = sorted(expected), sorted(actual)
+            if expected != actual:
+                raise Difference("HC-CONF-02", f"{ours.kind}.{name} is {actual}, expected {expected}")
+        if isinstance(ours, Inserted) and isinstance(theirs, Inserted):
+            self._given_back(ours, theirs)
+
+    def _given_back(self, ours: Inserted, theirs: Inserted) -> None:
+        if len(ours.given_back) != len(theirs.given_back):
+            text = f"insert gave back pages {theirs.given_back}, expected {len(ours.given_back)} pages"
+            raise Difference("HC-INSERT-02", text)
+
+    def events(self, ours: tuple[Event, ...], theirs: tuple[Event, ...] | None) -> None:
+        """The same events were published in this step, in any order (HC-EVENT-06)."""
+        if theirs is None or ours == theirs:
+            return
+        more, less = Counter(theirs) - Counter(ours), Counter(ours) - Counter(theirs)
+        if more or less:
+            extra = ", ".join(_say(event) for event in more) or "none"
+            missing = ", ".join(_say(event) for event in less) or "none"
+            raise Difference(
+                "HC-EVENT-06", f"published but not expected: {extra}; expected but not published: {missing}"
+            )
+
+    def content(self, state: State, known: Content) -> None:
+        """Each page that holds something holds the same on the other side (HC-PAGE-06, HC-PAGE-07)."""
+        for pool_name, requirement, tier in ((KV_DEVICE, "HC-PAGE-06", "device"), (KV_HOST, "HC-PAGE-07", "host")):
+            stamps, theirs = state.pools[pool_name].stamp, known.stamps[pool_name]
+            for page, partner in self.pairs[pool_name].items():
+                if stamps[page] is not None and theirs.get(partner) != stamps[page]:
+                    raise Difference(requirement, f"{tier} page {partner} holds something else than its key says")
+
+
+def _say(event: Event) -> str:
+    fields = event.model_dump(exclude_none=True)
+    medium = f" on {fields['medium']}" if "medium" in fields else ""
+    number = f" {fields['block_hash']}" if "block_hash" in fields else ""
+    return f"{fields['kind']}{number}{medium}"

@@ -1,0 +1,163 @@
+"""Lockstep: the operation is applied to the implementation, then to the model, and everything seen is compared.
+
+Order of a step: ask the model whether the operation is valid, apply it to the implementation, observe, apply it to
+the model with a chooser that adopts what the implementation was free to choose, compare.
+"""
+
+from collections.abc import Callable, Sequence
+
+from hicache_ref.model import Model, Step
+from hicache_ref.model.chooser import PolicyChooser
+from hicache_ref.model.state import Pass
+from hicache_ref.oracle.compare import Comparison, Difference
+from hicache_ref.oracle.content import Content
+from hicache_ref.oracle.seen import Seen, SeenBroken, judge_owners, seen
+from hicache_ref.requirements import Broken, Checker
+from hicache_ref.search.finding import Finding, Found, Recorded, crash
+from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.adapter import Adapter, Description
+from hicache_ref.vocabulary.choices import Choice
+from hicache_ref.vocabulary.ids import KV_DEVICE, PageHash, Pages, PoolName, TicketId
+from hicache_ref.vocabulary.observation import Level, Observation
+from hicache_ref.vocabulary.operations import Operation
+from hicache_ref.vocabulary.outcomes import Outcome
+from hicache_ref.vocabulary.profile import Profile
+
+RAISED = "HC-CONF-01"
+ANSWERED = "HC-CONF-02"
+OWN_CHECK = "HC-CONF-12"
+ORACLE_ITSELF = "HC-CONF-13"
+
+Observer = Callable[[int, Operation, Outcome, Observation], None]
+
+
+class ObservedChooser(PolicyChooser):
+    """Adopts what the implementation did where the rules leave a choice; remembers which pages the model took."""
+
+    def __init__(self) -> None:
+        self.observation: Observation | None = None
+        self.taken: set[tuple[PoolName, int]] = set()
+
+    def pages(self, pool: PoolName, free: Sequence[int], count: int) -> Pages:
+        """Any, for pages are compared up to renaming; a page taken in this step may be renamed."""
+        pages = super().pages(pool, free, count)
+        self.taken.update((pool, page) for page in pages)
+        return pages
+
+    def copy_result(self, ticket: TicketId) -> bool:
+        """It succeeded if the implementation reports a copy that ended inside the step."""
+        assert self.observation is not None
+        return any(copy.ticket is None and copy.to == "host" for copy in self.observation.copies)
+
+
+class Lockstep:
+    """One implementation beside one model, from a reset on."""
+
+    def __init__(self, adapter: Adapter, description: Description, profile: Profile, level: Level,
+                 checker: Checker) -> None:  # fmt: skip
+        self.adapter = adapter
+        self.description = description
+        self.profile = profile
+        self.level: Level = level
+        self.model = Model(profile)
+        self.checker = checker
+        self.chooser = ObservedChooser()
+        self.content = Content()
+        self.comparison = Comparison(profile, level, tree=level in ("tree", "bytes"))
+        self.steps: list[Recorded] = []
+        self.before_step: Callable[[int, Operation], None] | None = None
+        self.after_step: Observer | None = None
+        checker.start(self.model.state)
+        adapter.reset(profile)
+
+    def step(self, op: Operation, choices: Sequence[Choice] | None = None) -> Outcome:
+        """The operation has happened on both sides and nothing differs. Raises Found."""
+        index = len(self.steps)
+        self.steps.append(Recorded(op))
+        if self.before_step is not None:
+            self.before_step(index, op)
+        theirs, observation = self._apply(op)
+        if self.after_step is not None:
+            self.after_step(index, op, theirs, observation)
+        ours = self._model_step(op, observation)
+        try:
+            self._compare(op, ours, theirs, observation)
+        except (Difference, SeenBroken) as found:
+            kinds = (ours.outcome.kind, theirs.kind)
+            raise Found(Finding(found.requirement, found.text, op.op, "difference", kinds)) from found
+        return theirs
+
+    def _apply(self, op: Operation) -> tuple[Outcome, Observation]:
+        """The implementation's answer and what is seen of it then. Raises Found for a crash."""
+        try:
+            together = getattr(self.adapter, "step", None)
+            if together is not None:
+                answer: tuple[Outcome, Observation] = together(op, self.level)
+                return answer
+            return self.adapter.apply(op), self.adapter.observe(self.level)
+        except Exception as error:
+            raise Found(crash(error, op, RAISED)) from error
+
+    def _model_step(self, op: Operation, observation: Observation) -> Step:
+        """The model's step, checked; what it breaks by itself is a fault of ours."""
+        self.chooser.observation = observation
+        self.chooser.taken.clear()
+        self.ended_pass: Pass | None = None
+        if isinstance(op, ops.ForwardDone):
+            self.ended_pass = self.model.state.passes.get(op.rid)
+        try:
+            step = self.model.step(op, self.chooser)
+            self.checker.check(op, step, self.model.state)
+        except Broken as broken:
+            raise Found(Finding(broken.requirement, broken.text, op.op, "oracle", falls=broken.falls)) from broken
+        except (AssertionError, LookupError, TypeError, ValueError, AttributeError) as error:
+            raise Found(crash(error, op, ORACLE_ITSELF, "oracle")) from error
+        return step
+
+    def _compare(self, op: Operation, ours: Step, theirs: Outcome, observation: Observation) -> None:
+        """Everything that was seen equals what the model says. Raises Difference or SeenBroken."""
+        if observation.self_check is not None:
+            raise Difference(OWN_CHECK, f"the implementation's own check complains: {observation.self_check}")
+        if ours.outcome.kind != theirs.kind:
+            raise Difference(ANSWERED, f"expected {_say(ours.outcome)}, was told {_say(theirs)}")
+        view: Seen | None = None
+        if self.level != "counts":
+            view = seen(observation, self.profile, self.model.state.policy == "write_back")
+            judge_owners(view, self.profile)
+            self.comparison.residency(self.model.state, view, ours)
+        self.comparison.counts(self.model.state, observation.counts)
+        if view is not None:
+            self.comparison.rename(self.model.state, view, self.chooser.taken)
+        self.comparison.outcome(ours.outcome, theirs)
+        self.comparison.events(ours.events, observation.events)
+        if view is not None:
+            self._follow_content(op, ours, observation)
+            self.comparison.content(self.model.state, self.content)
+
+    def _follow_content(self, op: Operation, ours: Step, observation: Observation) -> None:
+        """The stamps of the implementation's pages follow this step."""
+        rename = self.comparison.renamed
+        self.content.issued(observation)
+        if isinstance(op, ops.Reset):
+            self.content = Content()
+        elif isinstance(op, ops.TakePages):
+            self.content.taken(observation.requests.get(op.rid, ()))
+        elif isinstance(op, ops.Forward) and op.rid in self.model.state.passes:
+            begun = self.model.state.passes[op.rid]
+            pairs = zip(begun.pages, begun.hashes, strict=True)
+            self.content.pass_began({rename(KV_DEVICE, page): digest for page, digest in pairs})
+        elif self.ended_pass is not None and ours.outcome.kind == "done":
+            ended = self.ended_pass
+            wrote: dict[int, PageHash | None] = {}
+            for page, digest in zip(ended.pages, ended.hashes, strict=True):
+                wrote[rename(KV_DEVICE, page)] = None if ended.doomed else digest
+            self.content.pass_ended(wrote)
+        elif isinstance(op, ops.CopyDone | ops.CopyFailed) and op.ticket in self.model.state.tickets:
+            ticket = self.model.state.tickets[op.ticket]
+            self.content.ended(op.ticket, sum(len(part.device) for part in ticket.parts[: ticket.good]))
+
+
+def _say(outcome: Outcome) -> str:
+    """The outcome in a few words."""
+    values = outcome.model_dump(exclude_none=True).values()
+    return " ".join(str(value) for value in values if value != ())

@@ -1,0 +1,64 @@
+"""Findings: what a stepper raises when a step broke a requirement, differed, or crashed."""
+
+import traceback
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from hicache_ref.vocabulary.choices import Choice
+from hicache_ref.vocabulary.operations import Operation
+
+Source = Literal["requirement", "difference", "crash", "oracle"]
+
+
+class Recorded(NamedTuple):
+    """One step of a run and the choices that were made in it."""
+
+    op: Operation
+    choices: tuple[Choice, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What broke, at which kind of operation, and how.
+
+    `source` says whether a requirement failed on the model under test, an implementation differed from the model,
+    it raised or died, or the healthy model broke its own rule (a fault of ours).
+    """
+
+    requirement: str
+    text: str
+    operation: str
+    source: Source
+    outcomes: tuple[str, ...] = ()
+    """Kinds of the outcomes that were compared."""
+
+    raised: str | None = None
+    """Where a crash happened: exception type and innermost function."""
+
+    falls: tuple[str, ...] = ()
+    """Requirements that are broken too because of it."""
+
+    def same_as(self, other: "Finding | None") -> bool:
+        """Whether `other` is the same finding, perhaps with other pages and keys."""
+        return other is not None and self.identity == other.identity
+
+    @property
+    def identity(self) -> tuple[str, str, tuple[str, ...], str | None]:
+        """What must stay when a trace is made smaller: requirement, operation, outcomes, place of a crash."""
+        return self.requirement, self.operation, self.outcomes, self.raised
+
+
+class Found(Exception):
+    """Carries a finding out of a step."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(f"{finding.requirement} at {finding.operation}: {finding.text}")
+        self.finding = finding
+
+
+def crash(error: BaseException, op: Operation, requirement: str, source: Source = "crash") -> Finding:
+    """The finding for an exception that a step raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{type(error).__name__} in {frames[-1].name}" if frames else type(error).__name__
+    text = f"{type(error).__name__}: {error}"
+    return Finding(requirement=requirement, text=text, operation=op.op, source=source, raised=place)

@@ -1,0 +1,53 @@
+"""The model under its own requirements: what walks, the state machine, replays and faults are run on."""
+
+from collections.abc import Sequence
+
+from hicache_ref.model import Model
+from hicache_ref.model.chooser import POLICY, Chooser, DrawnChooser, ReplayChooser
+from hicache_ref.requirements import Broken, Checker
+from hicache_ref.search.finding import Finding, Found, Recorded, crash
+from hicache_ref.vocabulary.choices import Choice
+from hicache_ref.vocabulary.operations import Operation
+from hicache_ref.vocabulary.outcomes import Audited, Outcome
+from hicache_ref.vocabulary.profile import Profile
+
+RAISED = "HC-CONF-01"
+
+
+class ModelStepper:
+    """A model, or a faulty subclass of it, checked against every requirement after each step."""
+
+    def __init__(self, profile: Profile, kind: type[Model] = Model, *, chooser: Chooser = POLICY,
+                 checker: Checker | None = None) -> None:  # fmt: skip
+        self.model = kind(profile)
+        self.chooser = chooser
+        self.checker = Checker(profile) if checker is None else checker
+        self.checker.start(self.model.state)
+        self.steps: list[Recorded] = []
+
+    def step(self, op: Operation, choices: Sequence[Choice] | None = None) -> Outcome:
+        """The operation has happened and every requirement holds. Raises Found."""
+        chooser = self.chooser if choices is None else ReplayChooser(choices)
+        taken: tuple[Choice, ...] = ()
+        try:
+            step = self.model.step(op, chooser)
+            taken = self._choices(chooser, choices)
+            self.checker.check(op, step, self.model.state)
+            if isinstance(step.outcome, Audited) and not step.outcome.pending:
+                self.checker.check_quiescent(self.model.state)
+        except Broken as broken:
+            raise Found(Finding(broken.requirement, broken.text, op.op, "requirement", falls=broken.falls)) from broken
+        except (AssertionError, LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:
+            raise Found(crash(error, op, RAISED)) from error
+        finally:
+            self.steps.append(Recorded(op, taken))
+        return step.outcome
+
+    def _choices(self, chooser: Chooser, given: Sequence[Choice] | None) -> tuple[Choice, ...]:
+        if given is not None:
+            return tuple(given)
+        if isinstance(chooser, DrawnChooser) and chooser.log:
+            taken = tuple(chooser.log)
+            chooser.log.clear()
+            return taken
+        return ()
