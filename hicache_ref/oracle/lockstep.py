@@ -138,6 +138,8 @@ class Lockstep:
         """The stamps of the implementation's pages follow this step."""
         rename = self.comparison.renamed
         self.content.issued(observation)
+        if ours.outcome.kind in ("refused", "invalid"):
+            return
         if isinstance(op, ops.Reset):
             self.content = Content()
         elif isinstance(op, ops.TakePages):
@@ -146,7 +148,7 @@ class Lockstep:
             begun = self.model.state.passes[op.rid]
             pairs = zip(begun.pages, begun.hashes, strict=True)
             self.content.pass_began({rename(KV_DEVICE, page): digest for page, digest in pairs})
-        elif self.ended_pass is not None and ours.outcome.kind == "done":
+        elif self.ended_pass is not None:
             ended = self.ended_pass
             wrote: dict[int, PageHash | None] = {}
             for page, digest in zip(ended.pages, ended.hashes, strict=True):

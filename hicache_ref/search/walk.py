@@ -56,10 +56,13 @@ class Walk:
         self.under_way: Iterator[Operation] | None = None
 
     def draw(self) -> Operation:
-        """The next operation: the composite under way goes on, or a kind is drawn until one is enabled."""
+        """The next operation: the composite under way goes on, or a kind is drawn until one is enabled.
+
+        What is drawn is valid, but for `invalid_share` of the steps.
+        """
         if self.under_way is not None and self.rng.random() >= CUT_SHARE:
-            op = next(self.under_way, None)
-            if op is not None and op.op in self.plan.operations:
+            op = self._valid(next(self.under_way, None))
+            if op is not None:
                 return op
         self.under_way = None
         if self.plan.invalid_share and self.rng.random() < self.plan.invalid_share:
@@ -71,8 +74,15 @@ class Walk:
             else:
                 self.under_way = COMPOSITE[kind](self.drawing)
                 op = next(self.under_way, None)
-            if op is not None and op.op in self.plan.operations:
+            op = self._valid(op)
+            if op is not None:
                 return op
+
+    def _valid(self, op: Operation | None) -> Operation | None:
+        """The operation if the implementation has it and it may happen now."""
+        if op is None or op.op not in self.plan.operations or self.stepper.model.requires(op) is not None:
+            return None
+        return op
 
     def run(self) -> int:
         """All steps were made, then everything was settled and audited; returns how many steps that took."""
