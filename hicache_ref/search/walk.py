@@ -119,7 +119,7 @@ def draw_profile(
         update={
             "device_pages": rng.randint(3, 8),
             "host_pages": rng.randint(2, 8),
-            "page_size": rng.choice((1, 1, *page_sizes)),
+            "page_size": rng.choice((1, 1, 1, *page_sizes)),
             "load_back_threshold": rng.choice((0, 0, 0, 2)),
         }
     )

@@ -68,12 +68,12 @@ class Books:
         """The host pages are free."""
         self.host.give_up(pages)
 
-    def obey(self, actions: list[tuple[Any, ...]]) -> list[int]:
-        """What the core asks of its caller is done, but for backups: returns their nodes, in the order asked for.
+    def obey(self, actions: list[tuple[Any, ...]]) -> list[list[int]]:
+        """What the core asks of its caller is done, but for backups: returns the chains of nodes to back up.
 
         Raises CoreMisbehaved for an action that a tree of full attention alone has no reason to ask for.
         """
-        backups: list[int] = []
+        backups: list[list[int]] = []
         for action in actions:
             match action:
                 case ("free_device_kv", runs):
@@ -81,7 +81,7 @@ class Books:
                     self.duplicates += duplicates
                     self.device.give_up(duplicates)
                 case ("backup_kv", nodes):
-                    backups += nodes
+                    backups.append(list(nodes))
                 case ("update_pending_backup_on_node_split", ack, old, new, child):
                     self.replace_published(ack, old, [new, child])
                 case _:

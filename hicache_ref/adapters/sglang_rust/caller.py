@@ -181,8 +181,8 @@ class Caller(Moving):
         """The insert has run to its end, what it asked for done at each of its barriers (upstream: insert)."""
         step = self.tree.begin_insert(params)
         while True:
-            for node in self.obey(step.actions):
-                self.back_up([node])
+            for chain in self.obey(step.actions):
+                self.back_up(chain)
             if step.result is not None:
                 break
             step = self.tree.resume_insert()

@@ -1,5 +1,7 @@
 """What can be seen of the core and its caller after a step; nothing changes but that news is told only once."""
 
+from functools import lru_cache
+
 from hicache_ref.adapters.sglang_rust.caller import Caller
 from hicache_ref.adapters.sglang_rust.events import one_a_page
 from hicache_ref.adapters.sglang_rust.nodes import NodeView
@@ -51,21 +53,13 @@ class ObservedCaller(Caller):
         unlocked: set[int] | None = None
         if shows_locks:
             unlocked = set(self.tree.walk_for_kv_canary(True, False).slot_indices.tolist())
-        return tuple(self._segment(view, unlocked) for view in self.nodes.read())
+        return tuple(_segment(view, self._is_locked(view, unlocked)) for view in self.nodes.read())
 
-    def _segment(self, view: NodeView, unlocked: set[int] | None) -> Segment:
-        """The node, and whether it is locked: of a node that is on host only the core does not show that."""
-        locked = None
-        if unlocked is not None and view.device is not None:
-            locked = view.device[0] * self.core.page_size not in unlocked
-        return Segment(
-            parent=view.parent,
-            tokens=view.tokens,
-            extra=view.extra,
-            device=view.device,
-            host=view.host,
-            locked=locked,
-        )
+    def _is_locked(self, view: NodeView, unlocked: set[int] | None) -> bool | None:
+        """Whether the node is locked; None for one that is on host only, of which the core does not show it."""
+        if unlocked is None or view.device is None:
+            return None
+        return view.device[0] * self.core.page_size not in unlocked
 
     def _complaint(self) -> str | None:
         """What the core's own check complains of, its one known false alarm left out."""
@@ -78,3 +72,16 @@ class ObservedCaller(Caller):
             rest = [line for line in lines if not (loads and line.startswith(_FALSE_ALARM))]
             return "; ".join(rest) or None
         return None
+
+
+@lru_cache(maxsize=1 << 14)
+def _segment(view: NodeView, locked: bool | None) -> Segment:
+    """The node as a record. Most are as they were a step before, and making one costs more than finding it."""
+    return Segment(
+        parent=view.parent,
+        tokens=view.tokens,
+        extra=view.extra,
+        device=view.device,
+        host=view.host,
+        locked=locked,
+    )
