@@ -1,0 +1,113 @@
+"""Finds, for two values of a rule, a short run in which they differ: what the stored traces here were made by.
+
+`python -m tests.rules.telling_apart` writes a trace for every rule that has none.
+"""
+
+import random
+from pathlib import Path
+
+from hicache_ref.adapters.reference import ReferenceAdapter
+from hicache_ref.oracle.lockstep import Lockstep
+from hicache_ref.requirements import Checker
+from hicache_ref.requirements.catalogue import catalogue_digest
+from hicache_ref.search.finding import Found
+from hicache_ref.search.minimise import Replay, minimise
+from hicache_ref.search.walk import Plan, Walk
+from hicache_ref.trace import Implementation, Trace, TraceHeader, TraceStep, write_trace
+from hicache_ref.vocabulary.profile import Profile, Rules, Sizes
+
+FOLDER = Path(__file__).parent
+WALKS_MAX = 400
+
+# The reference value stands in the header of the trace; this is the other one, and what else it needs to matter.
+OTHER: dict[str, object] = {
+    "write_policy": "write_through_selective",
+    "write_through_threshold": 2,
+    "eviction": "fifo",
+    "slru_protected_threshold": 3,
+    "backup_scope": "node_if_parent",
+    "contiguity": False,
+    "lock_evicted": "count",
+    "split_copies_hit_count": True,
+    "split_stamps": "both",
+    "revive_counts_hit": True,
+    "insert_length_counts_revived": True,
+    "hit_counts_again_for_same_request": True,
+    "chunked_counts_hit": False,
+    "write_back_copy": "blocking",
+    "evict_host_for_hopeless": True,
+    "last_host_node": "best",
+    "event_namespace": False,
+}
+SETTING: dict[str, dict[str, object]] = {
+    "slru_protected_threshold": {"eviction": "slru"},
+    "backup_scope": {"write_through_threshold": 2},
+    "contiguity": {"write_policy": "write_back"},
+    "split_copies_hit_count": {"eviction": "lfu"},
+    "revive_counts_hit": {"eviction": "lfu"},
+    "hit_counts_again_for_same_request": {"write_through_threshold": 2},
+    "write_back_copy": {"write_policy": "write_back"},
+}
+
+
+class OtherRule(ReferenceAdapter):
+    """The model with one rule changed, behind the four verbs."""
+
+    def __init__(self, rule: str) -> None:
+        super().__init__()
+        self.rule = rule
+
+    def reset(self, profile: Profile) -> None:
+        """The model is new and follows the other value of the rule."""
+        super().reset(other_profile(profile, self.rule))
+
+
+def base_profile(rule: str) -> Profile:
+    """The reference rules, with what else the rule needs to matter."""
+    sizes = Sizes(device_pages=5, host_pages=4)
+    return Profile(rules=Rules.model_validate(SETTING.get(rule, {})), sizes=sizes, name=f"rule {rule}")
+
+
+def other_profile(profile: Profile, rule: str) -> Profile:
+    """The same with the other value of the rule."""
+    rules = Rules.model_validate(profile.rules.model_dump() | {rule: OTHER[rule]})
+    return profile.model_copy(update={"rules": rules})
+
+
+def beside(rule: str, profile: Profile) -> Lockstep:
+    """The model under `profile` beside the model with the other value of the rule."""
+    adapter = OtherRule(rule)
+    return Lockstep(adapter, adapter.describe(), profile, "tree", Checker(profile))
+
+
+def find(rule: str) -> Replay | None:
+    """The smallest run found in which the two values differ."""
+    profile = base_profile(rule)
+    for seed in range(WALKS_MAX):
+        lockstep = beside(rule, profile)
+        try:
+            Walk(lockstep, random.Random(seed), Plan(invalid_share=0), swarm=seed % 2 == 1).run()
+        except Found as found:
+            return minimise(lockstep.steps, lambda: beside(rule, profile), found.finding)
+    return None
+
+
+def store(rule: str) -> None:
+    """The trace of `rule` is in its file. Raises LookupError where no run tells its values apart."""
+    small = find(rule)
+    if small is None:
+        raise LookupError(f"no run tells the values of {rule} apart")
+    header = TraceHeader(
+        requirements=catalogue_digest(),
+        profile=base_profile(rule),
+        implementation=Implementation(name="reference", version="model"),
+        level="tree",
+    )
+    steps = tuple(TraceStep(i=i, op=each.op) for i, each in enumerate(small.steps))
+    write_trace(FOLDER / f"{rule}.jsonl", Trace(header, steps))
+
+
+if __name__ == "__main__":
+    for name in OTHER:
+        if not (FOLDER / f"{name}.jsonl").exists():
+            store(name)
