@@ -9,6 +9,7 @@ from typing import Literal
 
 from hicache_ref.model.components import COMPONENT
 from hicache_ref.model.match import MatchRules
+from hicache_ref.model.records import BackupEnded, PrefetchEnded, Record
 from hicache_ref.model.state import Node, PageRef, Part, Pass, Ticket, operation_id, running
 from hicache_ref.vocabulary.effects import CopyPart, CopyToDevice, CopyToHost
 from hicache_ref.vocabulary.ids import DEVICE, HOST, KV_DEVICE, KV_HOST, PoolName
@@ -70,7 +71,7 @@ class CopyRules(MatchRules):
         if not missing:
             return False
         for op in running(self.state):
-            if _is_live(op) and not op.doomed:
+            if isinstance(op, Ticket | Pass) and _is_live(op) and not op.doomed:
                 missing -= op.writes
         return bool(missing)
 
@@ -149,7 +150,7 @@ class CopyRules(MatchRules):
     def doom_readers(self, unwritten: Refs) -> None:
         """Every live operation that reads one of these pages can only fail, and so on downstream (HC-XFER-05)."""
         for op in list(running(self.state)):
-            if not _is_live(op) or op.doomed or not op.reads & unwritten:
+            if not isinstance(op, Ticket | Pass) or not _is_live(op) or op.doomed or not op.reads & unwritten:
                 continue
             if isinstance(op, Ticket):
                 self.state.tickets[op.id] = replace(op, doomed=True)
@@ -170,7 +171,7 @@ class CopyRules(MatchRules):
         target = KV_HOST if ticket.to == "host" else KV_DEVICE
         told: set[str] = set()
         for part in ticket.parts[good:]:
-            for node in self._owners(target, part.host if ticket.to == "host" else part.device):
+            for node in self.owners(target, part.host if ticket.to == "host" else part.device):
                 told |= self.lose_host(node) if ticket.to == "host" else self.lose_device(node)
         pins = self.state.tickets[ticket.id].pins
         del self.state.tickets[ticket.id]
@@ -178,17 +179,21 @@ class CopyRules(MatchRules):
         if ticket.to == "host":
             self._acknowledge(ticket.parts[:good])
         self.let_go(ticket.id, ticket.reads | ticket.writes)
-        for node in self._owners(KV_HOST, tuple(page for part in ticket.parts for page in part.host)):
+        for node in self.owners(KV_HOST, tuple(page for part in ticket.parts for page in part.host)):
             self.update_leaf(node.id)
         return told
 
     def _acknowledge(self, parts: tuple[Part, ...]) -> None:
         """Each node that owns a page of these parts is published as stored on host (HC-EVENT-04)."""
         for part in parts:
-            for node in self._owners(KV_HOST, part.host):
+            for node in self.owners(KV_HOST, part.host):
                 self.publish_stored(node, "CPU_PINNED", node.hashes)
+            self.acknowledged(part)
 
-    def _owners(self, pool_name: PoolName, pages: tuple[int, ...]) -> list[Node]:
+    def acknowledged(self, part: Part) -> None:
+        """What else follows once a part of a backup is known to be on host: nothing here."""
+
+    def owners(self, pool_name: PoolName, pages: tuple[int, ...]) -> list[Node]:
         """The nodes that own these pages, those nearer the root first."""
         owner = self.state.pools[pool_name].owner
         numbers = dict.fromkeys(owner[page][1] for page in pages if owner[page][0] == "node")
@@ -254,6 +259,8 @@ class CopyRules(MatchRules):
         return self.rules.contiguity and self.state.policy != "write_back"
 
 
-def _is_live(op: Ticket | Pass) -> bool:
-    """Whether the world still works on it: passes leave the books when they end, copies when that is applied."""
-    return isinstance(op, Pass) or op.good is None
+def _is_live(op: Ticket | Pass | Record) -> bool:
+    """Whether the world still works on it: passes leave the books when they end, others when that is applied."""
+    if isinstance(op, Ticket):
+        return op.good is None
+    return not isinstance(op, PrefetchEnded | BackupEnded)

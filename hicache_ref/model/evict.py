@@ -106,12 +106,16 @@ class EvictRules(CopyRules):
     def _drop(self, node: Node) -> bool:
         """The node has left the tree with all below it; False if something there is pinned (HC-EVICT-05)."""
         below = self.subtree(node)
-        if any(each.locks[KV] for each in below):
+        if any(self.is_in_use(each) for each in below):
             return False
         if len(below) > 1:
             self.facts.append("dropped_with_host_only_below")
         self.drop_subtree(node)
         return True
+
+    def is_in_use(self, node: Node) -> bool:
+        """Whether something pins the node, so that it may not be dropped."""
+        return node.locks[KV] > 0
 
     def evict_host(self, count: int) -> Tally:
         """As `on_evict_host`."""

@@ -1,34 +1,59 @@
 """Polling, changes of policy, audit and reset."""
 
-from hicache_ref.model.insert import InsertRules
-from hicache_ref.model.state import Ticket, fresh, operation_id, running
+from typing import TypeVar
+
+from hicache_ref.model.prefetch import PrefetchRules
+from hicache_ref.model.records import PrefetchQueued
+from hicache_ref.model.state import Ticket, fresh, no_storage, operation_id, running
 from hicache_ref.vocabulary.events import AllBlocksCleared
-from hicache_ref.vocabulary.ids import ROOT
-from hicache_ref.vocabulary.operations import Audit, Poll, Reset, SetWritePolicy
+from hicache_ref.vocabulary.ids import KV_HOST, ROOT
+from hicache_ref.vocabulary.operations import (
+    Abort,
+    Attach,
+    Audit,
+    ClearStorage,
+    Detach,
+    Poll,
+    Reset,
+    SetWritePolicy,
+)
 from hicache_ref.vocabulary.outcomes import Audited, Done, Invalid, Polled, Refused
 
 
-class LifecycleRules(InsertRules):
+class LifecycleRules(PrefetchRules):
     """What the scheduler does between requests."""
 
     def requires_poll(self, op: Poll) -> Invalid | None:
         """The agreed numbers are not negative."""
-        return Invalid(why="agreed numbers must not be negative") if min(op.backups, op.loads) < 0 else None
+        numbers = (op.backups, op.loads, op.answers, op.reads, op.writes, op.releases)
+        return Invalid(why="agreed numbers must not be negative") if min(numbers) < 0 else None
 
     def on_poll(self, op: Poll) -> Polled:
-        """Up to the agreed number of leading ended copies are applied: backups first, then loads (HC-XFER-02).
+        """Up to the agreed number of leading ends of each kind are applied, in fixed order (HC-XFER-02).
 
-        Both lists are taken before the first is applied.
+        Copies to host, copies to device, then storage: answers, batches read, writes, releases. What there is to
+        apply is taken before the first is applied.
         """
         # change
+        storage = self.storage
         backups, loads = self._leading("host", op.backups), self._leading("device", op.loads)
+        answers, reads = _first(storage.answers, op.answers), _first(storage.reads, op.reads)
+        writes, releases = _first(storage.writes, op.writes), _first(storage.release, op.releases)
         told: set[str] = set()
         for ticket in (*backups, *loads):
             told |= self.apply_end(self.state.tickets[ticket.id])
+        revoked = [name for name in answers if self.apply_answer(name)]
+        committed = [name for name, done in reads if self.apply_read(name, done)]
+        given_up = [name for name in writes if self.apply_write(name)]
+        self.release(KV_HOST, tuple(releases))
         # tell
         if told:
             self.facts.append("receipt_told")
-        return Polled(backups=tuple(t.id for t in backups), loads=tuple(t.id for t in loads), lost=tuple(sorted(told)))
+        return Polled(
+            backups=tuple(t.id for t in backups), loads=tuple(t.id for t in loads), lost=tuple(sorted(told)),
+            answers=tuple(answers), revoked=tuple(revoked), reads=tuple(name for name, _ in reads),
+            committed=tuple(committed), writes=tuple(writes), given_up=tuple(given_up), releases=len(releases),
+        )  # fmt: skip
 
     def _leading(self, to: str, agreed: int) -> list[Ticket]:
         """The ended copies in this direction that no running one precedes, as many as were agreed on."""
@@ -63,6 +88,75 @@ class LifecycleRules(InsertRules):
         # tell
         return Done()
 
+    # -- storage comes and goes ------------------------------------------------------------------------------------
+
+    def requires_attach(self, op: Attach) -> Invalid | None:
+        """The type of the operation refuses settings that are none."""
+        return None
+
+    def on_attach(self, op: Attach) -> Done | Refused:
+        """The backend is attached and what is on host is owed to it; or its settings changed (HC-LIFE-04)."""
+        storage = self.storage
+        if storage.attached and storage.backend != op.backend:
+            return Refused(why=f"{storage.backend} is attached")
+        # change
+        fresh_attach = not storage.attached
+        storage.attached, storage.backend, storage.settings = True, op.backend, op.settings
+        if fresh_attach and self.rules.attach_offers:
+            self.owe_everything()
+        # tell
+        return Done()
+
+    def requires_detach(self, op: Detach) -> Invalid | None:
+        """A detach may be asked for at any time, also when nothing is attached."""
+        return None
+
+    def on_detach(self, op: Detach) -> Done | Refused:
+        """No storage is attached and nothing of it is on the books; what runs has to be waited for (HC-LIFE-05)."""
+        # change
+        self._close_storage_work()
+        if self.storage.records:
+            return Refused(why="work in flight", wait_for=tuple(sorted(self.storage.records)))
+        self.release(KV_HOST, tuple(self.storage.release))
+        believed = self.storage.believed
+        self.state.storage = no_storage()
+        self.storage.believed = believed
+        # tell
+        return Done()
+
+    def _close_storage_work(self) -> None:
+        """Every prefetch is closed, what has ended is applied, and what was only queued is over."""
+        storage = self.storage
+        for rid in list(storage.open):
+            self.on_abort(Abort(rid=rid))
+        storage.loaded.clear()
+        for name, record in list(storage.records.items()):
+            if isinstance(record, PrefetchQueued):
+                self.give_up_queued(name)
+        for name in storage.answers:
+            self.apply_answer(name)
+        for name, done in _first(storage.reads, len(storage.reads)):
+            self.apply_read(name, done)
+        for name in storage.writes:
+            self.apply_write(name)
+        storage.answers.clear()
+        storage.writes.clear()
+        self.release(KV_HOST, tuple(storage.release))
+        storage.release.clear()
+
+    def requires_clear_storage(self, op: ClearStorage) -> Invalid | None:
+        """A backend is attached."""
+        return None if self.storage.attached else Invalid(why="no storage is attached")
+
+    def on_clear_storage(self, op: ClearStorage) -> Done:
+        """Storage is believed to be empty; what is on host stays there and is owed again (HC-LIFE-06)."""
+        # change
+        self.storage.believed.clear()
+        if self.rules.attach_offers:
+            self.owe_everything()
+        # tell
+        return Done()
+
     def requires_audit(self, op: Audit) -> Invalid | None:
         """An audit may be asked for at any time."""
         return None
@@ -78,11 +172,25 @@ class LifecycleRules(InsertRules):
 
     def on_reset(self, op: Reset) -> Done | Refused:
         """Every field is as in a new cache; while something runs it has to be waited for (HC-LIFE-02)."""
+        # change
+        self._close_storage_work()
         pending = self.pending()
         if pending:
             return Refused(why="work in flight", wait_for=pending)
-        # change
+        storage = self.storage
         self.state = fresh(self.profile)
+        if storage.attached:
+            self.storage.attached, self.storage.backend, self.storage.settings = True, storage.backend, storage.settings
         # tell
         self.events.append(AllBlocksCleared())
         return Done()
+
+
+_T = TypeVar("_T")
+
+
+def _first(queue: list[_T], agreed: int) -> list[_T]:
+    """The first `agreed` entries, taken out of the queue."""
+    taken = queue[:agreed]
+    del queue[:agreed]
+    return taken

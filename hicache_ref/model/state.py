@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
+from hicache_ref.model.records import Record
 from hicache_ref.vocabulary.ids import (
     COMPONENTS,
     KV_DEVICE,
@@ -27,9 +28,12 @@ from hicache_ref.vocabulary.ids import (
 )
 from hicache_ref.vocabulary.keys import ChildKey, Key, PageKeys
 from hicache_ref.vocabulary.profile import Profile, WritePolicy
+from hicache_ref.vocabulary.storage import StorageSettings
 
-Owner = tuple[Literal["free", "node", "request", "op"], NodeId | str]
-"""Who holds a page: nobody, a node, a request, or an operation that still touches what its holder gave up."""
+Owner = tuple[Literal["free", "node", "request", "prefetch", "op", "queue"], NodeId | str]
+"""Who holds a page: nobody, a node, a request, an open prefetch, an operation that still touches what its holder gave
+up, or the release queue.
+"""
 
 FREE: Owner = ("free", "")
 PageRef = tuple[PoolName, int]
@@ -135,6 +139,42 @@ class Request:
 
 
 @dataclass(slots=True)
+class Storage:
+    """The third tier as the scheduler knows it, and all work on it that is on the books."""
+
+    attached: bool
+    backend: str
+    settings: StorageSettings
+    records: dict[str, Record]
+    """In order of submission."""
+
+    open: dict[RequestId, str]
+    """Which prefetch a request waits for."""
+
+    answers: list[str]
+    """Answered queries that no poll has applied, in order; likewise batches read and writes that ended."""
+
+    reads: list[tuple[str, int]]
+    """Prefetch and how many of its pages were in place when the batch ended."""
+
+    writes: list[str]
+    release: list[int]
+    """Host pages given up that wait for a poll, each owned by the queue."""
+
+    owed: dict[PageHash, int]
+    """Pages on host that storage has not acknowledged, and how often they were offered."""
+
+    believed: set[PageHash]
+    """Pages that storage acknowledged or delivered: a hint, for it may lose them."""
+
+    loaded: dict[RequestId, int]
+    """Pages that storage gave a request, until it is told (upstream: prefetch_loaded_tokens_by_reqid)."""
+
+    occupied: int = 0
+    """Pages asked for by open prefetches (upstream: prefetch_tokens_occupied)."""
+
+
+@dataclass(slots=True)
 class State:
     """Everything the cache is between two steps."""
 
@@ -149,6 +189,7 @@ class State:
     device_leaves: set[NodeId]
     host_leaves: set[NodeId]
     policy: WritePolicy
+    storage: Storage
     clock: int = 0
     next_node: int = 1
     evictable: int = 0
@@ -170,19 +211,28 @@ def fresh(profile: Profile) -> State:
             for name, count in counts.items()
         },
         nodes={ROOT: root}, receipts={}, tickets={}, requests={}, passes={},
-        device_leaves=set(), host_leaves=set(), policy=profile.rules.write_policy,
+        device_leaves=set(), host_leaves=set(), policy=profile.rules.write_policy, storage=no_storage(),
     )  # fmt: skip
 
 
-def operation_id(op: Ticket | Pass) -> str:
-    """The name under which a running operation owns pages: its ticket, or `f:` and the request of a pass."""
-    return op.id if isinstance(op, Ticket) else f"f:{op.id}"
+def no_storage() -> Storage:
+    """The storage part of a cache without storage."""
+    return Storage(
+        attached=False, backend="", settings=StorageSettings(), records={}, open={}, answers=[], reads=[], writes=[],
+        release=[], owed={}, believed=set(), loaded={},
+    )  # fmt: skip
 
 
-def running(state: State) -> Iterator[Ticket | Pass]:
-    """Every operation on the books, ended copies that were not applied included."""
+def operation_id(op: Ticket | Pass | Record) -> str:
+    """The name under which a running operation owns pages: its own, for a pass `f:` and its request."""
+    return f"f:{op.id}" if isinstance(op, Pass) else op.id
+
+
+def running(state: State) -> Iterator[Ticket | Pass | Record]:
+    """Every operation on the books, those that ended and were not applied included."""
     yield from state.tickets.values()
     yield from state.passes.values()
+    yield from state.storage.records.values()
 
 
 def clone(state: State) -> State:
@@ -197,10 +247,29 @@ def clone(state: State) -> State:
     twin.device_leaves = state.device_leaves.copy()
     twin.host_leaves = state.host_leaves.copy()
     twin.policy = state.policy
+    twin.storage = _clone_storage(state.storage)
     twin.clock = state.clock
     twin.next_node = state.next_node
     twin.evictable = state.evictable
     twin.protected = state.protected
+    return twin
+
+
+def _clone_storage(storage: Storage) -> Storage:
+    twin = _bare(Storage)
+    twin.attached = storage.attached
+    twin.backend = storage.backend
+    twin.settings = storage.settings
+    twin.records = storage.records.copy()
+    twin.open = storage.open.copy()
+    twin.answers = storage.answers[:]
+    twin.reads = storage.reads[:]
+    twin.writes = storage.writes[:]
+    twin.release = storage.release[:]
+    twin.owed = storage.owed.copy()
+    twin.believed = storage.believed.copy()
+    twin.loaded = storage.loaded.copy()
+    twin.occupied = storage.occupied
     return twin
 
 

@@ -42,7 +42,7 @@ class TreeRules(LockRules):
             if number is None:
                 break
             node = nodes[number]
-            common = _common(node.key, pages, at)
+            common = self.common(node.key, pages, at)
             at += common
             inside = common < len(node.key)
         return Found(node, at, inside)
@@ -166,10 +166,9 @@ class TreeRules(LockRules):
         for each in reversed(self.subtree(node)):
             self.remove(each)
 
-
-def _common(key: PageKeys, pages: PageKeys, at: int) -> int:
-    """How many pages of `key` equal those of `pages` from `at` on; the first is known to."""
-    count, limit = 1, min(len(key), len(pages) - at)
-    while count < limit and key[count] == pages[at + count]:
-        count += 1
-    return count
+    def common(self, key: PageKeys, pages: PageKeys, at: int) -> int:
+        """How many pages of `key` equal those of `pages` from `at` on; the first is known to."""
+        count, limit = 1, min(len(key), len(pages) - at)
+        while count < limit and key[count] == pages[at + count]:
+            count += 1
+        return count

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from hicache_ref.vocabulary.base import Frozen
-from hicache_ref.vocabulary.ids import Component, Pages, TicketId
+from hicache_ref.vocabulary.ids import Component, PageHash, Pages, TicketId
 
 
 class CopyPart(Frozen):
@@ -44,6 +44,44 @@ class RunForward(Frozen):
     after: tuple[str, ...] = ()
 
 
-Effect = Annotated[CopyToHost | CopyToDevice | RunForward, Field(discriminator="kind")]
+class StorageQuery(Frozen):
+    """Asks how many of these pages, from the first on, storage has."""
+
+    kind: Literal["storage_query"] = "storage_query"
+    id: str
+    hashes: tuple[PageHash, ...]
+    prefix: tuple[PageHash, ...] = ()
+
+
+class StorageRead(Frozen):
+    """Reads one batch: page i of `hashes` into host page i of `pages`, the draft page first."""
+
+    kind: Literal["storage_read"] = "storage_read"
+    id: str
+    hashes: tuple[PageHash, ...]
+    pages: Pages
+    prefix: tuple[PageHash, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+class StorageWrite(Frozen):
+    """Puts one batch: host page i of `pages` under page i of `hashes`, the draft page after it."""
+
+    kind: Literal["storage_write"] = "storage_write"
+    id: str
+    hashes: tuple[PageHash, ...]
+    pages: Pages
+    prefix: tuple[PageHash, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+class StorageCancel(Frozen):
+    """The operation is to stop at its next step; its end is reported all the same."""
+
+    kind: Literal["storage_cancel"] = "storage_cancel"
+    id: str
+
+
+Effect = Annotated[CopyToHost | CopyToDevice | RunForward | StorageQuery | StorageRead | StorageWrite | StorageCancel, Field(discriminator="kind")]
 
 EFFECT: TypeAdapter[Effect] = TypeAdapter(Effect)

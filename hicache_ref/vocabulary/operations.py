@@ -12,6 +12,7 @@ from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.ids import ReceiptId, RequestId, TicketId
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.profile import WritePolicy
+from hicache_ref.vocabulary.storage import StorageSettings
 
 
 class MatchPrefix(Frozen):
@@ -132,11 +133,98 @@ class CopyFailed(Frozen):
 
 
 class Poll(Frozen):
-    """Applies that many leading ended copies: backups first, then loads (agreed numbers)."""
+    """Applies that many leading ends of each kind, in this order (agreed numbers).
+
+    Copies to host, copies to device; then storage: answers to queries, ends of batches read, ends of writes, and
+    pages waiting in the release queue.
+    """
 
     op: Literal["poll"] = "poll"
     backups: int = 0
     loads: int = 0
+    answers: int = 0
+    reads: int = 0
+    writes: int = 0
+    releases: int = 0
+
+
+class Prefetch(Frozen):
+    """Pages of `key` beyond its last host node are looked for in storage, for a request; `now` in milliseconds."""
+
+    op: Literal["prefetch"] = "prefetch"
+    rid: RequestId
+    key: Key
+    now: int = 0
+
+
+class QueryDone(Frozen):
+    """The world's fact: storage has the first `hits` pages, or the query raised."""
+
+    op: Literal["query_done"] = "query_done"
+    id: str
+    hits: int = 0
+    raised: bool = False
+
+
+class ReadDone(Frozen):
+    """The world's fact: `pages` leading pages of the batch are in place; it raised, or it was short, or it is whole.
+
+    `draft` of them have their draft page too.
+    """
+
+    op: Literal["read_done"] = "read_done"
+    id: str
+    pages: int = 0
+    raised: bool = False
+    draft: int = 0
+
+
+class WriteDone(Frozen):
+    """The world's fact: `pages` leading pages of the batch are stored; it raised, or it was cut short, or it is whole.
+
+    `draft` of them have their draft page stored too.
+    """
+
+    op: Literal["write_done"] = "write_done"
+    id: str
+    pages: int = 0
+    raised: bool = False
+    draft: int = 0
+
+
+class Progress(Frozen):
+    """The scheduler asks whether the request may go on; `now` in milliseconds (upstream: check_prefetch_progress)."""
+
+    op: Literal["progress"] = "progress"
+    rid: RequestId
+    now: int = 0
+
+
+class Abort(Frozen):
+    """The request has gone (upstream: release_aborted_request)."""
+
+    op: Literal["abort"] = "abort"
+    rid: RequestId
+
+
+class Attach(Frozen):
+    """A storage backend is attached, or, if it is, its settings change."""
+
+    op: Literal["attach"] = "attach"
+    backend: str = "files"
+    settings: StorageSettings = StorageSettings()
+
+
+class Detach(Frozen):
+    """No storage is attached and nothing of it is on the books."""
+
+    op: Literal["detach"] = "detach"
+
+
+class ClearStorage(Frozen):
+    """The store is empty."""
+
+    op: Literal["clear_storage"] = "clear_storage"
 
 
 class SetWritePolicy(Frozen):
@@ -174,6 +262,15 @@ Operation = Annotated[
     | CopyDone
     | CopyFailed
     | Poll
+    | Prefetch
+    | QueryDone
+    | ReadDone
+    | WriteDone
+    | Progress
+    | Abort
+    | Attach
+    | Detach
+    | ClearStorage
     | SetWritePolicy
     | Audit
     | Reset,
@@ -186,6 +283,7 @@ OPERATION_TYPES: dict[str, type[Frozen]] = {
     kind.model_fields["op"].default: kind
     for kind in (
         MatchPrefix, TakePages, GiveBack, Forward, ForwardDone, Insert, Lock, Unlock, Evict, EvictHost,
-        WriteBackup, LoadBack, CopyDone, CopyFailed, Poll, SetWritePolicy, Audit, Reset,
+        WriteBackup, LoadBack, CopyDone, CopyFailed, Poll, Prefetch, QueryDone, ReadDone, WriteDone, Progress, Abort,
+        Attach, Detach, ClearStorage, SetWritePolicy, Audit, Reset,
     )
 }  # fmt: skip

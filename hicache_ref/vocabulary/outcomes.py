@@ -71,6 +71,33 @@ class Polled(Frozen):
     backups: tuple[TicketId, ...] = ()
     loads: tuple[TicketId, ...] = ()
     lost: tuple[ReceiptId, ...] = ()
+    answers: tuple[str, ...] = ()
+    revoked: tuple[str, ...] = ()
+    """Prefetches that were closed since storage had too little or the host no room."""
+
+    reads: tuple[str, ...] = ()
+    committed: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    given_up: tuple[str, ...] = ()
+    """Backups of which a page was offered for the last time, in vain."""
+
+    releases: int = 0
+
+
+class Prefetching(Frozen):
+    """A prefetch of this name asks storage for `pages` pages."""
+
+    kind: Literal["prefetching"] = "prefetching"
+    id: str
+    pages: int
+
+
+class Progressed(Frozen):
+    """Whether the request may go on, and how many pages storage gave it; told once (HC-PREF-12)."""
+
+    kind: Literal["progressed"] = "progressed"
+    done: bool
+    loaded: int = 0
 
 
 class Audited(Frozen):
@@ -96,7 +123,7 @@ class Invalid(Frozen):
 
 
 Outcome = Annotated[
-    Done | Matched | Took | Inserted | Evicted | Submitted | Polled | Audited | Refused | Invalid,
+    Done | Matched | Took | Inserted | Evicted | Submitted | Polled | Prefetching | Progressed | Audited | Refused | Invalid,
     Field(discriminator="kind"),
 ]
 

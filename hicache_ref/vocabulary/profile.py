@@ -61,6 +61,36 @@ class Rules(Frozen):
     last_host_node: Literal["backed", "best"] = "backed"
     """Whether a match names the deepest node with a host copy, or its best node, as `last_host_node`."""
 
+    prefetch_allocation: Literal["after", "before"] = "after"
+    """Whether a prefetch takes its host pages once the query is answered, or for all it asks for before."""
+
+    prefetch_clock: Literal["submission", "first_poll"] = "submission"
+    """When the time of a prefetch begins: at submission, or when its request first asks in vain."""
+
+    prefetch_capacity: Literal["half_host", "host_minus_device", "host_minus_device_clamped"] = "half_host"
+    """How many pages may be asked for at once: half the host pool, or 0.8 of what it has more than the device."""
+
+    prefetch_progress: Literal["polled", "live"] = "polled"
+    """Whether the scheduler knows of the batches that a poll applied, or of all that have ended."""
+
+    prefetch_commit: Literal["poll", "progress"] = "poll"
+    """Whether a complete prefetch is committed by the poll that applies its end, or when its request asks."""
+
+    cancelled_query: Literal["answers_0", "goes_on"] = "answers_0"
+    """What a query answers whose prefetch was closed meanwhile."""
+
+    give_back: Literal["at_once", "queued"] = "at_once"
+    """Whether pages that an abort or a commit gives up are free at once or with a later poll."""
+
+    storage_retries: Annotated[int, Field(ge=1)] = 3
+    """How often a page is offered to storage in all, before it is reported and given up."""
+
+    attach_offers: bool = True
+    """Whether what is on host at the time of an attach is owed to storage."""
+
+    hash_namespace: bool = True
+    """Whether the storage hash depends on the namespace; if not, pages in one never touch storage."""
+
     event_namespace: bool = True
     """Whether the block hashes of events depend on the namespace."""
 
@@ -133,6 +163,9 @@ class Sizes(Frozen):
     load_back_threshold: Annotated[int, Field(ge=0)] = 0
     """A load of fewer tokens is refused (upstream: 10)."""
 
+    storage_batch: Annotated[int, Field(ge=1)] = 2
+    """Pages in one read or write of storage (upstream: 128)."""
+
 
 class Profile(Frozen):
     """What one cache is: its rules, its sizes, and whether it caches at all."""
@@ -140,6 +173,9 @@ class Profile(Frozen):
     rules: Rules = Rules()
     sizes: Sizes = Sizes()
     bigram: bool = False
+    draft: bool = False
+    """Whether a draft model's pool mirrors the KV pool, page for page."""
+
     enabled: bool = True
     """A disabled cache answers every look-up empty and keeps nothing (upstream: disable_radix_cache)."""
 
@@ -183,8 +219,8 @@ RULES: dict[str, Rules] = {
 
 SIZES: dict[str, Sizes] = {
     "tiny": Sizes(),
-    "small": Sizes(device_pages=24, host_pages=32, page_size=4, load_back_threshold=4),
-    "large": Sizes(device_pages=20_000, host_pages=60_000, page_size=64, load_back_threshold=10),
+    "small": Sizes(device_pages=24, host_pages=32, page_size=4, load_back_threshold=4, storage_batch=8),
+    "large": Sizes(device_pages=20_000, host_pages=60_000, page_size=64, load_back_threshold=10, storage_batch=128),
 }
 
 
