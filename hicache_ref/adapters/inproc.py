@@ -9,6 +9,8 @@ class MyCache:
 adapter = InProcess(MyCache(), Description(name="mine", version="1", level="tree"))
 """
 
+from typing import Any
+
 from pydantic import ValidationError
 
 from hicache_ref.adapters.failures import ImplementationFailed
@@ -18,17 +20,20 @@ from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.outcomes import OUTCOME, Outcome
 from hicache_ref.vocabulary.profile import Profile
 
+_OTHER_NAMES = {"reset": "clear"}
+
 
 class InProcess:
     """An Adapter over an object: an operation is a call of the method of its name, its fields keyword arguments.
 
-    A method returns an Outcome, or a dict with `kind` and the outcome's fields; `observe` an Observation or a dict.
-    Operations without a method are taken out of the description.
+    The operation `reset` is `clear()`, for `reset(profile)` is the verb that makes all new. A method returns an
+    Outcome, or a dict with `kind` and the outcome's fields; `observe` an Observation or a dict. Operations without a
+    method are taken out of the description.
     """
 
     def __init__(self, implementation: object, description: Description) -> None:
         self.implementation = implementation
-        has = frozenset(name for name in description.operations if callable(getattr(implementation, name, None)))
+        has = frozenset(name for name in description.operations if callable(self._method(name)))
         self._description = description.model_copy(update={"operations": has})
 
     def describe(self) -> Description:
@@ -49,7 +54,7 @@ class InProcess:
 
     def apply(self, operation: Operation) -> Outcome:
         """The method has returned this. Raises ImplementationFailed for no outcome, and what the method raises."""
-        method = getattr(self.implementation, operation.op)
+        method = self._method(operation.op)
         fields = {name: getattr(operation, name) for name in type(operation).model_fields if name != "op"}
         returned = method(**fields)
         try:
@@ -67,6 +72,9 @@ class InProcess:
             return OBSERVATION.validate_python(returned)
         except ValidationError as error:
             raise self._malformed("observe", "an observation", returned, error) from error
+
+    def _method(self, operation: str) -> Any:
+        return getattr(self.implementation, _OTHER_NAMES.get(operation, operation), None)
 
     def _name(self) -> str:
         return type(self.implementation).__name__

@@ -4,14 +4,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 
 from hicache_ref.model import Step
-from hicache_ref.model.state import State
+from hicache_ref.model.state import FREE, State
 from hicache_ref.oracle.content import Content
 from hicache_ref.oracle.seen import Seen
 from hicache_ref.vocabulary.events import Event
-from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, POOLS, ROOT, PageHash, PoolName
-from hicache_ref.vocabulary.observation import Counts, Level
+from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, POOLS, ROOT, PageHash, Pages, PoolName
+from hicache_ref.vocabulary.observation import Counts
 from hicache_ref.vocabulary.outcomes import Inserted, Matched, Outcome, Refused, Took
-from hicache_ref.vocabulary.profile import Profile
 
 Pairs = dict[int, int]
 """Model page -> page of the implementation."""
@@ -36,10 +35,10 @@ def held_by_nodes(state: State, pool_name: PoolName) -> Iterator[tuple[PageHash,
 class Comparison:
     """What was equal so far, as a renaming of pages."""
 
-    def __init__(self, profile: Profile, level: Level, *, tree: bool) -> None:
-        self.profile = profile
-        self.level = level
-        self.tree = tree
+    def __init__(self) -> None:
+        self.tree = True
+        """Whether the last observation shows where nodes end."""
+
         self.pairs: dict[PoolName, Pairs] = {KV_DEVICE: {}, KV_HOST: {}}
 
     def renamed(self, pool_name: PoolName, page: int) -> int:
@@ -125,6 +124,17 @@ class Comparison:
                 raise Difference("HC-CONF-07", text)
             pairs.update(zip(request.pages, theirs, strict=True))
 
+    def learn(self, state: State, ours: Outcome, theirs: Outcome, taken: Collection[tuple[PoolName, int]]) -> None:
+        """Without a look at the pools, a device page is paired where it is first told (HC-PAGE-01)."""
+        owner, known = state.pools[KV_DEVICE].owner, self.pairs[KV_DEVICE]
+        pairs = {p: q for p, q in known.items() if owner[p] != FREE and (KV_DEVICE, p) not in taken}
+        partners = {theirs: page for page, theirs in pairs.items()}
+        for page, partner in zip(_told(ours), _told(theirs), strict=False):
+            if partners.setdefault(partner, page) != page:
+                raise Difference("HC-PAGE-01", f"device page {partner} was told to two holders")
+            pairs.setdefault(page, partner)
+        self.pairs[KV_DEVICE] = pairs
+
     def outcome(self, ours: Outcome, theirs: Outcome) -> None:
         """The caller is told the same, pages up to renaming; why something was refused is not compared (HC-CONF-02)."""
         for name in type(ours).model_fields:
@@ -164,6 +174,12 @@ class Comparison:
             for page, partner in self.pairs[pool_name].items():
                 if stamps[page] is not None and theirs.get(partner) != stamps[page]:
                     raise Difference(requirement, f"{tier} page {partner} holds something else than its key says")
+
+
+def _told(outcome: Outcome) -> Pages:
+    if isinstance(outcome, Matched):
+        return outcome.device
+    return outcome.pages if isinstance(outcome, Took) else ()
 
 
 def _say(event: Event) -> str:

@@ -7,7 +7,7 @@ the model with a chooser that adopts what the implementation was free to choose,
 from collections.abc import Callable, Sequence
 
 from hicache_ref.model import Model, Step
-from hicache_ref.model.chooser import PolicyChooser
+from hicache_ref.model.chooser import PolicyChooser, ReplayChooser
 from hicache_ref.model.state import Pass
 from hicache_ref.oracle.compare import Comparison, Difference
 from hicache_ref.oracle.content import Content
@@ -17,10 +17,12 @@ from hicache_ref.search.finding import Finding, Found, Recorded, crash
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.adapter import Adapter, Description
 from hicache_ref.vocabulary.choices import Choice
+from hicache_ref.vocabulary.events import Event
 from hicache_ref.vocabulary.ids import KV_DEVICE, PageHash, Pages, PoolName, TicketId
+from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.observation import Level, Observation
 from hicache_ref.vocabulary.operations import Operation
-from hicache_ref.vocabulary.outcomes import Outcome
+from hicache_ref.vocabulary.outcomes import Audited, Outcome
 from hicache_ref.vocabulary.profile import Profile
 
 RAISED = "HC-CONF-01"
@@ -32,10 +34,14 @@ Observer = Callable[[int, Operation, Outcome, Observation], None]
 
 
 class ObservedChooser(PolicyChooser):
-    """Adopts what the implementation did where the rules leave a choice; remembers which pages the model took."""
+    """Adopts what the implementation did where the rules leave a choice; remembers which pages the model took.
+
+    What was observed is asked first, then what was recorded; where neither says it, the answer is the plain one.
+    """
 
     def __init__(self) -> None:
         self.observation: Observation | None = None
+        self.recorded = ReplayChooser(())
         self.taken: set[tuple[PoolName, int]] = set()
 
     def pages(self, pool: PoolName, free: Sequence[int], count: int) -> Pages:
@@ -44,9 +50,14 @@ class ObservedChooser(PolicyChooser):
         self.taken.update((pool, page) for page in pages)
         return pages
 
+    def victim(self, pool: PoolName, minima: Sequence[Key]) -> int:
+        """As recorded."""
+        return self.recorded.victim(pool, minima)
+
     def copy_result(self, ticket: TicketId) -> bool:
-        """It succeeded if the implementation reports a copy that ended inside the step."""
-        assert self.observation is not None
+        """It succeeded if the implementation reports a copy that ended inside the step; as recorded if it is blind."""
+        if self.observation is None or self.observation.level == "counts":
+            return self.recorded.copy_result(ticket)
         return any(copy.ticket is None and copy.to == "host" for copy in self.observation.copies)
 
 
@@ -63,7 +74,16 @@ class Lockstep:
         self.checker = checker
         self.chooser = ObservedChooser()
         self.content = Content()
-        self.comparison = Comparison(profile, level, tree=level in ("tree", "bytes"))
+        self.comparison = Comparison()
+        self.ours: Step | None = None
+        """The model's answer to the last step; None if the implementation crashed in it."""
+
+        self.saw_every_step = level != "counts"
+        """Since the last reset; without that, contents are not known."""
+
+        self.events: list[Event] = []
+        """Expected, and not yet looked for."""
+
         self.steps: list[Recorded] = []
         self.before_step: Callable[[int, Operation], None] | None = None
         self.after_step: Observer | None = None
@@ -73,13 +93,15 @@ class Lockstep:
     def step(self, op: Operation, choices: Sequence[Choice] | None = None) -> Outcome:
         """The operation has happened on both sides and nothing differs. Raises Found."""
         index = len(self.steps)
-        self.steps.append(Recorded(op))
+        self.steps.append(Recorded(op, tuple(choices or ())))
+        self.chooser.recorded = ReplayChooser(choices or ())
+        self.ours = None
         if self.before_step is not None:
             self.before_step(index, op)
         theirs, observation = self._apply(op)
         if self.after_step is not None:
             self.after_step(index, op, theirs, observation)
-        ours = self._model_step(op, observation)
+        ours = self.ours = self._model_step(op, observation)
         try:
             self._compare(op, ours, theirs, observation)
         except (Difference, SeenBroken) as found:
@@ -108,6 +130,8 @@ class Lockstep:
         try:
             step = self.model.step(op, self.chooser)
             self.checker.check(op, step, self.model.state)
+            if isinstance(step.outcome, Audited) and not step.outcome.pending:
+                self.checker.check_quiescent(self.model.state)
         except Broken as broken:
             raise Found(Finding(broken.requirement, broken.text, op.op, "oracle", falls=broken.falls)) from broken
         except (AssertionError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -121,16 +145,23 @@ class Lockstep:
         if ours.outcome.kind != theirs.kind:
             raise Difference(ANSWERED, f"expected {_say(ours.outcome)}, was told {_say(theirs)}")
         view: Seen | None = None
-        if self.level != "counts":
+        self.comparison.tree = observation.level in ("tree", "bytes")
+        if observation.level != "counts":
             view = seen(observation, self.profile, self.model.state.policy == "write_back")
             judge_owners(view, self.profile)
             self.comparison.residency(self.model.state, view, ours)
         self.comparison.counts(self.model.state, observation.counts)
         if view is not None:
             self.comparison.rename(self.model.state, view, self.chooser.taken)
+        else:
+            self.comparison.learn(self.model.state, ours.outcome, theirs, self.chooser.taken)
         self.comparison.outcome(ours.outcome, theirs)
-        self.comparison.events(ours.events, observation.events)
-        if view is not None:
+        self.events += ours.events
+        if observation.events is not None:
+            self.comparison.events(tuple(self.events), observation.events)
+            self.events.clear()
+        self.saw_every_step = view is not None and (self.saw_every_step or isinstance(op, ops.Reset))
+        if self.saw_every_step:
             self._follow_content(op, ours, observation)
             self.comparison.content(self.model.state, self.content)
 

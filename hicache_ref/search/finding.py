@@ -1,11 +1,14 @@
 """Findings: what a stepper raises when a step broke a requirement, differed, or crashed."""
 
+import re
 import traceback
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from hicache_ref.vocabulary.choices import Choice
 from hicache_ref.vocabulary.operations import Operation
+
+_PLACE_CHARACTERS = 120
 
 Source = Literal["requirement", "difference", "crash", "oracle"]
 
@@ -57,8 +60,14 @@ class Found(Exception):
 
 
 def crash(error: BaseException, op: Operation, requirement: str, source: Source = "crash") -> Finding:
-    """The finding for an exception that a step raised."""
+    """The finding for an exception that a step raised.
+
+    One that carries `raw`, what another process said, was raised there: its words say the place, without numbers.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    place = f"{type(error).__name__} in {frames[-1].name}" if frames else type(error).__name__
     text = f"{type(error).__name__}: {error}"
+    if hasattr(error, "raw"):
+        place = re.sub(r"\[.*?\]|\d+", "#", text.splitlines()[0])[:_PLACE_CHARACTERS]
+    else:
+        place = f"{type(error).__name__} in {frames[-1].name}" if frames else type(error).__name__
     return Finding(requirement=requirement, text=text, operation=op.op, source=source, raised=place)

@@ -45,26 +45,32 @@ def replay(steps: Sequence[Recorded], make: Callable[[], Replayable], *, with_ch
     return Replay(tuple(done), None)
 
 
-def minimise(steps: Sequence[Recorded], make: Callable[[], Replayable], finding: Finding,
-             replays_max: int = REPLAYS_MAX) -> Replay:  # fmt: skip
+def minimise(
+    steps: Sequence[Recorded],
+    make: Callable[[], Replayable],
+    finding: Finding,
+    replays_max: int = REPLAYS_MAX,
+    give_up: Callable[[], bool] = lambda: False,
+) -> Replay:
     """The fewest steps found that still end in the same finding; the given ones if they do not replay.
 
     Tried with plain choices first, since recorded ones go stale when a step is deleted; then with the recorded.
+    Once `give_up` says so, what has been found by then is returned.
     """
     for with_choices in (False, True):
         first = replay(steps, make, with_choices=with_choices)
         if finding.same_as(first.finding):
             kept = first.steps if with_choices else tuple(Recorded(each.op) for each in first.steps)
-            return _delete(Replay(kept, first.finding), make, replays_max)
+            return _delete(Replay(kept, first.finding), make, replays_max, give_up)
     return Replay(tuple(steps), finding)
 
 
-def _delete(best: Replay, make: Callable[[], Replayable], budget: int) -> Replay:
+def _delete(best: Replay, make: Callable[[], Replayable], budget: int, give_up: Callable[[], bool]) -> Replay:
     """Chunks of halving size are deleted, then single steps until none can be."""
     chunk = max(1, len(best.steps) // 2)
-    while budget > 0:
+    while budget > 0 and not give_up():
         start, shorter = 0, False
-        while start < len(best.steps) - 1 and budget > 0:
+        while start < len(best.steps) - 1 and budget > 0 and not give_up():
             rest = best.steps[:start] + best.steps[min(start + chunk, len(best.steps) - 1) :]
             budget -= 1
             tried = replay(rest, make)

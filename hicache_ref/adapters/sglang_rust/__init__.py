@@ -5,6 +5,7 @@ is short, submits copies and acknowledges them. Only the Rust core is upstream's
 is imported. `caller` and `moving` play the other half, in the order of calls of upstream's UnifiedRadixCache.
 """
 
+import os
 import platform
 import sys
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ SHA256S = frozenset({"00b3cd5b265ac76c64185fbb6b95424f324ddd9f428d0306b77bc9db9d
 CORE = "sglang/srt/mem_cache/rust_tree_core/mem_cache.cpython-311-x86_64-linux-gnu.so"
 _LICENSE = f"sglang-{VERSION}.dist-info/licenses/LICENSE"
 
+_PLATFORM = ("CPython", (3, 11), "linux", "x86_64")
+
 PLANT_NAMES = (
     "commit-dropped",
     "ack-never-sent",
@@ -33,16 +36,15 @@ PLANT_NAMES = (
     "resplit-ignored",
 )
 
-_OPTIONS = {
-    "core": "a file mem_cache*.so of your own build, instead of that in the pinned wheel",
-    "plant": "a fault planted in how the core is called, to try the oracle: " + ", ".join(PLANT_NAMES),
-}
+_OPTIONS = ("core", "plant")
 
 
 def make(options: Mapping[str, str], fetch: bool) -> ProcessAdapter:
     """An adapter whose child process holds the core; the wheel is in the cache.
 
-    Options are `plant` and `core`. Raises AdapterError for an unknown one, or where the core cannot be had.
+    Option `plant` names a fault planted in how the core is called, to try the oracle; `core` is a file mem_cache*.so
+    of one's own build, instead of that in the pinned wheel. Raises AdapterError for an unknown option or plant, or
+    where the core cannot be had.
     """
     for name in options:
         if name not in _OPTIONS:
@@ -50,16 +52,17 @@ def make(options: Mapping[str, str], fetch: bool) -> ProcessAdapter:
     plant = options.get("plant")
     if plant is not None and plant not in PLANT_NAMES:
         raise AdapterError(f"unknown plant {plant!r}, expected one of {', '.join(PLANT_NAMES)}")
-    core = Path(options["core"]) if "core" in options else _core_of_wheel(fetch)
+    core = Path(options["core"]) if "core" in options else core_file(fetch=fetch)
     if not core.is_file():
         raise AdapterError(f"no file {core}, expected SGLang's compiled tree core")
-    module = f"{__name__}.child"
-    command = [sys.executable, "-m", module, str(core), *([plant] if plant else [])]
+    command = [sys.executable, "-m", f"{__name__}.child", str(core), *([plant] if plant else [])]
     # The child imports this very package, also where that is not installed.
-    return ProcessAdapter(command, env={"PYTHONPATH": str(Path(hicache_ref.__file__).parents[1])})
+    path = os.pathsep.join(filter(None, (str(Path(hicache_ref.__file__).parents[1]), os.environ.get("PYTHONPATH"))))
+    return ProcessAdapter(command, env={"PYTHONPATH": path})
 
 
-def _core_of_wheel(fetch: bool) -> Path:
+def core_file(*, fetch: bool) -> Path:
+    """The core of the pinned wheel, in the cache. Raises AdapterError where it is absent or cannot run here."""
     found = f"{platform.python_implementation()} {sys.version_info[0]}.{sys.version_info[1]} on {sys.platform}"
     machine = platform.machine()
     if (platform.python_implementation(), sys.version_info[:2], sys.platform, machine) != _PLATFORM:
@@ -67,6 +70,3 @@ def _core_of_wheel(fetch: bool) -> Path:
             f"the core of sglang {VERSION} runs on CPython 3.11 on linux x86_64, this is {found} {machine}"
         )
     return fetched_wheel("sglang", VERSION, SHA256S, [CORE, _LICENSE], fetch=fetch) / CORE
-
-
-_PLATFORM = ("CPython", (3, 11), "linux", "x86_64")

@@ -35,13 +35,14 @@ class SglangRust:
 
     def apply(self, operation: Operation) -> Outcome:
         """The operation has happened. Raises what the core raises, a panic too."""
-        return self._current().apply(operation)
+        return self.current().apply(operation)
 
     def observe(self, level: Level) -> Observation:
         """What can be seen now, at most at level `tree`."""
-        return self._current().observe(level)
+        return self.current().observe(level)
 
-    def _current(self) -> ObservedCaller:
+    def current(self) -> ObservedCaller:
+        """The caller since the last reset. Raises AdapterError before the first."""
         if self._caller is None:
             raise AdapterError("no core yet, expected a reset first")
         return self._caller

@@ -7,13 +7,30 @@ from hicache_ref.adapters.sglang_rust.events import one_a_page
 from hicache_ref.adapters.sglang_rust.nodes import NodeView
 from hicache_ref.vocabulary.events import Event
 from hicache_ref.vocabulary.observation import LEVELS, Counts, IssuedCopy, Level, Observation, Segment
+from hicache_ref.vocabulary.operations import Operation
+from hicache_ref.vocabulary.outcomes import Outcome
 
 _FALSE_ALARM = "Full host coexistence missing"
 """What the core's check says of a host-only node that was split and is being loaded again: lawful, and passes."""
 
 
+_CORE_UNTOUCHED = frozenset({"give_back", "forward", "forward_done", "copy_done"})
+"""Operations in which the core is not called, or only asked: what was read of its tree stays true."""
+
+
 class ObservedCaller(Caller):
     """A caller that shows the core: nodes, pages, locks and sizes are read from it, not from the books."""
+
+    def start_afresh(self) -> None:
+        """As below, and nothing has been read of the tree."""
+        super().start_afresh()
+        self._read: dict[bool, tuple[Segment, ...]] = {}
+
+    def apply(self, operation: Operation) -> Outcome:
+        """As below, and the tree is read again when it may have changed."""
+        if operation.op not in _CORE_UNTOUCHED:
+            self._read.clear()
+        return super().apply(operation)
 
     def observe(self, level: Level) -> Observation:
         """Sizes at `counts`; pages of nodes too at `pages`; locks too at `tree` and above."""
@@ -50,10 +67,13 @@ class ObservedCaller(Caller):
         )
 
     def _segments(self, *, shows_locks: bool) -> tuple[Segment, ...]:
-        unlocked: set[int] | None = None
-        if shows_locks:
-            unlocked = set(self.tree.walk_for_kv_canary(True, False).slot_indices.tolist())
-        return tuple(_segment(view, self._is_locked(view, unlocked)) for view in self.nodes.read())
+        if shows_locks not in self._read:
+            unlocked: set[int] | None = None
+            if shows_locks:
+                unlocked = set(self.tree.walk_for_kv_canary(True, False).slot_indices.tolist())
+            views = self.nodes.read()
+            self._read[shows_locks] = tuple(_segment(view, self._is_locked(view, unlocked)) for view in views)
+        return self._read[shows_locks]
 
     def _is_locked(self, view: NodeView, unlocked: set[int] | None) -> bool | None:
         """Whether the node is locked; None for one that is on host only, of which the core does not show it."""

@@ -1,0 +1,35 @@
+"""The numbered rules: their catalogue, one judge each, and the checker that runs them over a run of states.
+
+A judge recomputes by definition from pages, receipts and operations; it trusts no kept set and no function of the
+model. The text of each rule is in `spec/requirements.toml`; where text and code differ, the text wins.
+"""
+
+from hicache_ref.requirements import (
+    backup,
+    conformance,
+    events,
+    evict,
+    hashing,
+    insert,
+    leaves,
+    lifecycle,
+    load,
+    locks,
+    match,
+    pages,
+    transfer,
+    tree,
+    witnesses,
+)
+from hicache_ref.requirements.catalogue import REQUIREMENTS, Requirement, catalogue_digest
+from hicache_ref.requirements.checker import Checker
+from hicache_ref.requirements.registry import Broken
+from hicache_ref.requirements.view import StepLike, View
+
+AREAS = (
+    pages, tree, match, insert, locks, leaves, evict, backup, load, transfer, hashing, events, conformance, lifecycle,
+    witnesses,
+)  # fmt: skip
+"""Importing them registers their judges."""
+
+__all__ = ["AREAS", "REQUIREMENTS", "Broken", "Checker", "Requirement", "StepLike", "View", "catalogue_digest"]

@@ -1,0 +1,198 @@
+"""BACKUP: what is on host is a prefix, copies go root first, pinned, and when enough hits say so."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from hicache_ref.model.state import FREE
+from hicache_ref.requirements.registry import Broken, always, step
+from hicache_ref.requirements.view import NOWHERE, Change, Row, View
+from hicache_ref.vocabulary.ids import ROOT, NodeId
+from hicache_ref.vocabulary.operations import Insert, Operation, Poll, SetWritePolicy, WriteBackup
+from hicache_ref.vocabulary.outcomes import Done, Inserted, Outcome, Polled, Submitted
+
+
+@always("HC-BACKUP-01")
+def contiguity(view: View) -> int:
+    """The parent of a backed-up node is the root or backed up, under write_back at least resident."""
+    if not view.rules.contiguity:
+        return 0
+    judged, resident_is_enough = 0, view.policy == "write_back"
+    for row, above in view.pairs:
+        if row.host is not None:
+            judged += 1
+            if above.host is None and not (resident_is_enough and above.device is not None):
+                raise Broken.because(f"node {row.id} is backed up, its parent {above.id} is not")
+    return judged
+
+
+def _copied_rows(change: Change[Any, Any]) -> Iterator[Row]:
+    """The nodes for which the step submitted a backup, in order."""
+    held = change.after.host.held
+    for effect in change.what.effects:
+        if effect.kind == "copy_to_host":
+            for part in effect.parts:
+                owner = held.get(part.host[0], FREE)
+                yield change.after.row.get(owner[1], NOWHERE) if isinstance(owner[1], int) else NOWHERE
+
+
+@step("HC-BACKUP-02", "write_backup", "insert", told=("submitted", "inserted"))
+def root_first(change: Change[WriteBackup | Insert, Submitted | Inserted]) -> int:
+    """Each backup is submitted after that of the node above it, if that one needed one."""
+    before, after, told = change.before, change.after, change.told
+    copied: set[NodeId] = set()
+    for row in _copied_rows(change):
+        copied.add(row.id)
+        above = after.row.get(row.parent, NOWHERE)
+        ready = above.id == ROOT or above.id in copied or _had_host_copy(before, above)
+        if not ready and before.rules.contiguity:
+            raise Broken.because(f"a backup of node {row.id} is submitted, none of its parent {above.id}")
+    if isinstance(told, Submitted):
+        copies = [effect for effect in change.what.effects if effect.kind == "copy_to_host"]
+        if told.tickets != tuple([effect.id for effect in copies]):
+            raise Broken.because(f"tickets {told.tickets} are told, {[effect.id for effect in copies]} were submitted")
+        pages = sum([len(part.host) for effect in copies for part in effect.parts])
+        if told.pages != pages:
+            raise Broken.because(f"{told.pages} pages are told, {pages} are copied")
+    return len(copied)
+
+
+def _had_host_copy(before: View, row: Row) -> bool:
+    was = before.where.get(row.hashes[-1]) if row.hashes else None
+    return was is not None and was[0].host is not None
+
+
+@step("HC-BACKUP-03")
+def pending_backup_pins(change: Change[Operation, Outcome]) -> int:
+    """The copy of a node to host keeps that node and all above it pinned, unless write_back submitted it."""
+    before, after = change.before, change.after
+    judged = 0
+    for ticket in after.tickets.values():
+        if ticket.to != "host":
+            continue
+        was = before.tickets.get(ticket.id)
+        must_pin = before.policy != "write_back" if was is None else bool(was.pins)
+        if not must_pin:
+            continue
+        judged += 1
+        pinned = {number for _, number in ticket.pins}
+        for part in ticket.parts:
+            for page in part.host:
+                owner = after.host.held.get(page)
+                if owner is None or owner[0] != "node" or not isinstance(owner[1], int):
+                    continue
+                loose = [row.id for row in after.up(after.row[owner[1]]) if row.id not in pinned]
+                if loose:
+                    raise Broken.because(f"copy {ticket.id} runs, and does not pin nodes {loose}")
+    return judged
+
+
+@always("HC-BACKUP-04")
+def host_copy_is_coming(view: View) -> int:
+    """A host page of a node is written, or a copy into it is on the books, or a failure above takes it away."""
+    for row, pool, pages in view.unlike:
+        if pool is not view.host:
+            continue
+        for page in pages:
+            if pool.stamp[page] is None and page not in pool.written and not is_losing(view, row):
+                raise Broken.because(f"host page {page} of node {row.id} is not written and no copy into it runs")
+    return len(view.rows)
+
+
+def is_losing(view: View, row: Row) -> bool:
+    """Whether the row or one above it owns a page that some operation was to write and never will."""
+    for each in view.up(row):
+        for busy in view.busy.values():
+            if each.device is not None and busy.lost(view.device.name).intersection(each.device):
+                return True
+            if each.host is not None and busy.lost(view.host.name).intersection(each.host):
+                return True
+    return False
+
+
+@step("HC-BACKUP-05", "insert")
+def hits_and_threshold(change: Change[Insert, Inserted]) -> int:
+    """Each node of the path counted the hits that the rules say, and one at its threshold is backed up if it fits."""
+    before, after, op = change.before, change.after, change.op
+    found = after.cached(change.hashes)
+    path = list(after.up(found[-1][0]))[::-1] if found else []
+    wanted = before.rules.hits_before_backup(before.policy)
+    due: list[Row] = []
+    depth = 0
+    for row in path:
+        depth += len(row.key)
+        hits, counted = _expected_hits(before, op, row, depth)
+        if row.hits != hits:
+            raise Broken.because(f"node {row.id} counts {row.hits} hits, by the rules {hits}")
+        if counted and hits >= wanted and not _had_host_copy(before, row):
+            due.append(row)
+    for row in due:
+        if row.host is None:
+            _must_lack_room(after, row, path)
+    may = {each.id for row in due for each in after.up(row)}
+    for row in _copied_rows(change):
+        if row.id not in may:
+            raise Broken.because(f"a backup of node {row.id} is submitted after {row.hits} of {wanted} hits")
+    return len(path)
+
+
+def _expected_hits(before: View, op: Insert, row: Row, depth: int) -> tuple[int, bool]:
+    """The node's hits after the insert, and whether this insert counted one."""
+    rules = before.rules
+    was = before.row.get(row.id)
+    source = was if was is not None else before.where.get(row.hashes[-1], (None, 0))[0]
+    hits = 0 if source is None or (was is None and not rules.split_copies_hit_count) else source.hits
+    counted = (
+        before.policy != "write_back"
+        and not (op.chunked and not rules.chunked_counts_hit)
+        and not (depth <= op.inserted and not rules.hit_counts_again_for_same_request)
+        and not (source is not None and source.device is None and not rules.revive_counts_hit)
+    )
+    return hits + counted, counted
+
+
+def _must_lack_room(after: View, row: Row, path: list[Row]) -> None:
+    """The first node that the backup had to copy does not fit into what is free or could be made so."""
+    scope = after.rules.backup_scope
+    if scope == "node_if_parent" and after.row.get(row.parent, NOWHERE).host is None:
+        return
+    first = row
+    if scope == "chain":
+        first = next(each for each in path if each.host is None)
+    room = len(after.host.free) + reclaimable_host_pages(after)
+    if len(first.key) <= room:
+        raise Broken.because(f"node {row.id} is due for backup, {room} host pages could be had, and none is submitted")
+
+
+def reclaimable_host_pages(view: View) -> int:
+    """The host pages that evicting host leaves, one after the other, would give up."""
+    below = view.below()
+
+    def pages(row: Row) -> tuple[bool, int]:
+        parts = [pages(child) for child in below.get(row.id, ())]
+        total = sum(count for _, count in parts)
+        goes = row.device is None and row.host is not None and not row.lock and all(gone for gone, _ in parts)
+        if not goes or view.host.written.intersection(row.host or ()):
+            return False, total
+        return True, total + len(row.key)
+
+    return sum(pages(row)[1] for row in below.get(ROOT, ()))
+
+
+@step("HC-BACKUP-06", "poll", "set_write_policy", told=("polled", "done"))
+def copies_end_as_begun(change: Change[Poll | SetWritePolicy, Polled | Done]) -> int:
+    """A poll undoes exactly the pins of the copies that it applied; a change of policy touches no copy and no lock."""
+    before, after, told = change.before, change.after, change.told
+    undone: dict[NodeId, int] = {}
+    if isinstance(told, Polled):
+        for name in (*told.backups, *told.loads):
+            for _, number in before.tickets[name].pins:
+                undone[number] = undone.get(number, 0) + 1
+    elif before.tickets != after.tickets:
+        raise Broken.because("a change of policy changed a running copy")
+    for row in after.rows:
+        was = before.row.get(row.id)
+        if was is not None and was.lock - row.lock != undone.get(row.id, 0):
+            raise Broken.because(
+                f"node {row.id} lost {was.lock - row.lock} pins, the copies had {undone.get(row.id, 0)}"
+            )
+    return len(before.tickets)

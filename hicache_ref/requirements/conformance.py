@@ -1,0 +1,84 @@
+"""CONF: lawful answers, refusals without traces, and sizes. What compares with the model is the oracle's."""
+
+from hicache_ref.requirements.registry import Broken, always, step
+from hicache_ref.requirements.view import Change, View
+from hicache_ref.vocabulary.ids import ROOT
+from hicache_ref.vocabulary.operations import Audit, Operation, SetWritePolicy
+from hicache_ref.vocabulary.outcomes import Audited, Done, Invalid, Matched, Outcome, Refused
+
+
+@step("HC-CONF-03", "set_write_policy")
+def policy_changes(change: Change[SetWritePolicy, Done | Refused]) -> int:
+    """The policy is the one asked for, or refused while host data would lack its prefix under it."""
+    before, op = change.before, change.op
+    gap = before.rules.contiguity and before.policy == "write_back" and op.policy != "write_back"
+    gap = gap and any(row.host is not None and above.host is None for row, above in before.pairs)
+    if isinstance(change.told, Refused) != gap:
+        raise Broken.because(f"a change to {op.policy} is {change.told.kind}, {'a' if gap else 'no'} prefix is missing")
+    expected = before.policy if gap else op.policy
+    if change.after.policy != expected:
+        raise Broken.because(f"the policy is {change.after.policy}, expected {expected}")
+    return 1
+
+
+@step("HC-CONF-04", told=("invalid",))
+def invalid_changes_nothing(change: Change[Operation, Invalid]) -> int:
+    """A call that broke a precondition changed nothing."""
+    what = change.before.differs(change.after)
+    if what or change.what.effects or change.what.events:
+        raise Broken.because(f"{change.op.op} is invalid ({change.told.why}) and changed {what or 'the world'}")
+    return 1
+
+
+@step("HC-CONF-05", "audit")
+def audit_is_true(change: Change[Audit, Audited]) -> int:
+    """An audit names every operation on the books and changes nothing."""
+    pending = tuple(sorted(change.before.busy))
+    if change.told.pending != pending:
+        raise Broken.because(f"{change.told.pending} are told to be pending, {pending} are")
+    what = change.before.differs(change.after)
+    if what:
+        raise Broken.because(f"an audit changed {what}")
+    return 1
+
+
+@always("HC-CONF-06")
+def pools_have_their_size(view: View) -> int:
+    """The pools have as many pages as the profile says, and owner and contents for each."""
+    sizes = view.profile.sizes
+    for pool, count in ((view.device, sizes.device_pages), (view.host, sizes.host_pages)):
+        if pool.size != count or len(pool.stamp) != count:
+            raise Broken.because(f"{pool.name} has {pool.size} pages, the profile says {count}")
+    return 2
+
+
+@step("HC-CONF-10", told=("refused",))
+def refused_changes_nothing(change: Change[Operation, Refused]) -> int:
+    """A refused call changed nothing, except that it may have evicted to make room."""
+    before, after = change.before, change.after
+    if not change.what.victims:
+        what = before.differs(after)
+        if what or change.what.effects or change.what.events:
+            raise Broken.because(f"{change.op.op} was refused ({change.told.why}) and changed {what or 'the world'}")
+        return 1
+    for name in ("requests", "receipts", "policy"):
+        if getattr(before, name) != getattr(after, name):
+            raise Broken.because(f"{change.op.op} was refused ({change.told.why}) and changed its {name}")
+    for row in after.rows:
+        was = before.row.get(row.id)
+        if was is None or (was.key, was.lock) != (row.key, row.lock):
+            raise Broken.because(f"{change.op.op} was refused ({change.told.why}) and changed node {row.id}")
+    return 1
+
+
+@step("HC-CONF-11")
+def disabled_keeps_nothing(change: Change[Operation, Outcome]) -> int:
+    """A cache that is switched off has no node, finds nothing and publishes nothing."""
+    if change.after.profile.enabled:
+        return 0
+    told = change.told
+    found = isinstance(told, Matched) and (told.device or told.host_hit)
+    published = change.what.events and change.op.op != "reset"
+    if found or published or change.after.row.keys() - {ROOT}:
+        raise Broken.because(f"{change.op.op} finds or keeps something in a disabled cache")
+    return 1

@@ -1,0 +1,154 @@
+"""EVICT: victims are unpinned leaves in the order of the policy, as many as are needed, and nothing is lost."""
+
+from hicache_ref.requirements.leaves import device_leaves, host_leaves
+from hicache_ref.requirements.registry import Broken, step
+from hicache_ref.requirements.sweep import is_droppable, sweep_of
+from hicache_ref.requirements.view import Change
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, TIER
+from hicache_ref.vocabulary.operations import (
+    Evict,
+    EvictHost,
+    Insert,
+    LoadBack,
+    TakePages,
+    WriteBackup,
+)
+from hicache_ref.vocabulary.outcomes import Evicted, Outcome, Refused
+
+Making = Change[Evict | EvictHost | TakePages | LoadBack | Insert | WriteBackup, Outcome]
+_MAKE_ROOM = ("evict", "evict_host", "take_pages", "load_back", "insert", "write_backup")
+
+
+@step("HC-EVICT-01", *_MAKE_ROOM)
+def victims_are_leaves(change: Making) -> int:
+    """Each victim was a leaf of its tier when it was taken."""
+    if not change.what.victims:
+        return 0
+    for taken in sweep_of(change):
+        if not taken.leaf:
+            raise Broken.because(f"node {taken.row.id} was evicted from {TIER[taken.pool]} and was no leaf there")
+    return len(change.what.victims)
+
+
+@step("HC-EVICT-02", *_MAKE_ROOM)
+def victims_in_order(change: Making) -> int:
+    """No leaf of that moment came before the victim in the order of the policy."""
+    if not change.what.victims:
+        return 0
+    for taken in sweep_of(change):
+        if taken.rank > taken.least:
+            text = f"node {taken.row.id} of rank {taken.rank} was evicted before a leaf of rank {taken.least}"
+            raise Broken.because(text)
+    return len(change.what.victims)
+
+
+@step("HC-EVICT-04", *_MAKE_ROOM)
+def pinned_is_kept(change: Making) -> int:
+    """Nothing that a receipt or a copy pins is evicted."""
+    if not change.what.victims:
+        return 0
+    for taken in sweep_of(change):
+        if taken.pinned:
+            raise Broken.because(f"node {taken.row.id} was evicted from {TIER[taken.pool]} while it was pinned")
+    return len(change.what.victims)
+
+
+@step("HC-EVICT-03", "evict", "evict_host")
+def evicts_enough(change: Change[Evict | EvictHost, Evicted]) -> int:
+    """Enough was given up or no leaf remains, and what is told is what became free or is still touched."""
+    told, n, device = change.told, change.op.n, isinstance(change.op, Evict)
+    before, after = change.before, change.after
+    was, now = (before.device, after.device) if device else (before.host, after.host)
+    if told.freed != len(now.free) - len(was.free):
+        raise Broken.because(f"{told.freed} pages are told to be freed, {len(now.free) - len(was.free)} were")
+    staged = set(now.unheld) - set(was.unheld)
+    holders = tuple(sorted({now.touched.get(page, "nobody") for page in staged}))
+    if told.staged != len(staged) or told.wait_for != holders:
+        text = f"{told.staged} pages are told to wait for {told.wait_for}, {len(staged)} wait for {holders}"
+        raise Broken.because(text)
+    if told.freed + told.staged >= n:
+        return 1
+    below = after.below()
+    left = device_leaves(after) if device else host_leaves(after)
+    rows = [after.row[number] for number in left]
+    could = [row.id for row in rows if row.host is not None or is_droppable(after, row, below)]
+    if could:
+        raise Broken.because(f"{told.freed + told.staged} of {n} pages were given up, leaves {could} remain")
+    return 1
+
+
+@step("HC-EVICT-05", *_MAKE_ROOM)
+def nothing_half_written(change: Making) -> int:
+    """A victim that had no host copy is copied, kept, or gone with all that hung below it."""
+    judged = 0
+    after = change.after
+    for taken in sweep_of(change) if change.what.victims else ():
+        row = taken.row
+        if taken.pool != KV_DEVICE or row.host is not None:
+            continue
+        judged += 1
+        now = after.row.get(row.id)
+        if now is None:
+            orphans = [each.id for each in after.rows if each.parent == row.id]
+            if orphans:
+                raise Broken.because(f"node {row.id} was dropped, nodes {orphans} below it were not")
+        elif now.device is None:
+            for page in now.host or ():
+                if after.host.stamp[page] is None and page not in after.host.written:
+                    raise Broken.because(f"node {row.id} was demoted, but host page {page} was never written")
+    return judged
+
+
+@step("HC-EVICT-06", "take_pages", "load_back", "write_backup", "insert")
+def nothing_for_nothing(change: Making) -> int:
+    """Nothing is evicted for an allocation that cannot succeed."""
+    victims, told = change.what.victims, change.told
+    if not victims:
+        return int(isinstance(told, Refused))
+    hopeless = change.before.rules.evict_host_for_hopeless
+    if isinstance(told, Refused) and not told.wait_for:
+        blamed = [digest for pool, digest in victims if not (hopeless and pool == KV_HOST)]
+        if blamed:
+            raise Broken.because(f"{len(blamed)} nodes were evicted, and the answer is {told.why}")
+    copied = any(effect.kind == "copy_to_host" for effect in change.what.effects)
+    if victims[0][0] == KV_HOST and not copied and not hopeless:
+        raise Broken.because(f"{len(victims)} host nodes were evicted for a backup that was not made")
+    return 1
+
+
+def _pages_short(change: Making) -> int:
+    """How many device pages had to be given up."""
+    op, before = change.op, change.before
+    if isinstance(op, Evict):
+        return op.n
+    free = len(before.device.free)
+    if isinstance(op, TakePages):
+        return op.n - free
+    return sum(row.device is None for row, _ in before.cached(change.hashes)) - free
+
+
+@step("HC-EVICT-07", *_MAKE_ROOM)
+def no_more_than_needed(change: Making) -> int:
+    """Nothing is evicted while enough pages are free, and nothing after enough was given up."""
+    if not change.what.victims:
+        return 0
+    taken = sweep_of(change)
+    device = [len(each.row.device or ()) for each in taken if each.pool == KV_DEVICE and not each.stayed]
+    if device and sum(device[:-1]) >= _pages_short(change):
+        raise Broken.because(f"device nodes of {device} pages were evicted, {_pages_short(change)} were short")
+    host = [len(each.row.host or ()) for each in taken if each.pool == KV_HOST]
+    if not host:
+        return 1
+    if isinstance(change.op, EvictHost):
+        short = change.op.n
+    elif change.before.rules.evict_host_for_hopeless:
+        return 1
+    else:
+        copies = [effect for effect in change.what.effects if effect.kind == "copy_to_host"]
+        wanted = sum(len(part.host) for effect in copies for part in effect.parts)
+        if wanted <= len(change.before.host.free):
+            raise Broken.because(f"host nodes of {host} pages were evicted while {wanted} pages were free")
+        return 1
+    if sum(host[:-1]) >= short:
+        raise Broken.because(f"host nodes of {host} pages were evicted, {short} were short")
+    return 1

@@ -1,0 +1,74 @@
+"""LOAD: a load fills exactly what was on host only, from sources that stay, or nothing happens."""
+
+from hicache_ref.requirements.registry import Broken, always, step
+from hicache_ref.requirements.view import Change, View
+from hicache_ref.vocabulary.operations import LoadBack
+from hicache_ref.vocabulary.outcomes import Refused, Submitted
+
+
+@step("HC-LOAD-01", "load_back", told=("refused",))
+def refused_loads_nothing(change: Change[LoadBack, Refused]) -> int:
+    """No node became resident, no load was submitted, and the locks are as before."""
+    before, after = change.before, change.after
+    if any(effect.kind == "copy_to_device" for effect in change.what.effects):
+        raise Broken.because(f"a load was refused ({change.told.why}) and submitted")
+    for row in after.rows:
+        was = before.row.get(row.id)
+        if was is None or (row.device is not None and row.device != was.device):
+            raise Broken.because(f"node {row.id} got device pages by a refused load")
+        if row.lock != was.lock:
+            raise Broken.because(f"a refused load left lock count {row.lock} on node {row.id}, it was {was.lock}")
+    return 1
+
+
+@always("HC-LOAD-02")
+def sources_are_pinned(view: View) -> int:
+    """A host page that a load reads belongs to a node which that load pins, or to nobody but operations."""
+    judged = 0
+    for busy in view.busy.values() if view.tickets else ():
+        if not busy.host_reads:
+            continue
+        pinned = {number for _, number in view.tickets[busy.name].pins}
+        for page in busy.host_reads:
+            judged += 1
+            owner = view.host.held.get(page)
+            if owner is not None and not (owner[0] == "node" and owner[1] in pinned):
+                raise Broken.because(f"load {busy.name} reads host page {page}, now held by {owner[0]} {owner[1]}")
+    return judged
+
+
+@step("HC-LOAD-03", "load_back", told=("submitted",))
+def one_copy_fills_the_chain(change: Change[LoadBack, Submitted]) -> int:
+    """Every page of the key is resident, and one copy fills those that were not, each from its own host page."""
+    before, after, told = change.before, change.after, change.told
+    now = after.cached(change.hashes)
+    if len(now) != len(change.hashes) or any(row.device is None for row, _ in now):
+        raise Broken.because(f"{change.op.key} was loaded, and is not resident")
+    wanted = [
+        (now[at][0].device[now[at][1]], row.host[index])  # type: ignore[index]
+        for at, (row, index) in enumerate(before.cached(change.hashes))
+        if row.device is None and row.host is not None
+    ]
+    copies = [effect for effect in change.what.effects if effect.kind == "copy_to_device"]
+    got = [pair for effect in copies for part in effect.parts for pair in zip(part.device, part.host, strict=False)]
+    if len(copies) != 1 or got != wanted:
+        raise Broken.because(f"the load copies (device, host) pages {got}, not {wanted}")
+    if told.tickets != (copies[0].id,) or told.pages != len(wanted) or copies[0].id not in after.tickets:
+        raise Broken.because(f"{told.pages} pages under {told.tickets} are told, {len(wanted)} are loaded")
+    return len(wanted)
+
+
+@step("HC-LOAD-04", "load_back")
+def limits(change: Change[LoadBack, Submitted | Refused]) -> int:
+    """A load below the threshold or over its quota is refused; any other is refused only for want of room."""
+    before, op = change.before, change.op
+    need = sum([row.device is None for row, _ in before.cached(change.hashes)])
+    sizes = before.profile.sizes
+    over = op.quota is not None and need > op.quota
+    limited = need * sizes.page_size < sizes.load_back_threshold or over
+    refused = isinstance(change.told, Refused)
+    if limited and not refused:
+        raise Broken.because(f"a load of {need} pages was submitted against threshold or quota")
+    if refused and not limited and need <= len(before.device.free):
+        raise Broken.because(f"a load of {need} pages was refused, {len(before.device.free)} device pages were free")
+    return 1

@@ -1,0 +1,94 @@
+"""LOCK: counts are what receipts and copies say, and what is pinned stays."""
+
+from hicache_ref.requirements.registry import Broken, always, step
+from hicache_ref.requirements.view import Change, View
+from hicache_ref.vocabulary.ids import ROOT, NodeId
+from hicache_ref.vocabulary.operations import Lock, Operation, Unlock
+from hicache_ref.vocabulary.outcomes import Done, Outcome, Polled
+
+
+@always("HC-LOCK-01")
+def counts_are_pins(view: View) -> int:
+    """A node's lock count is the number of receipts and copies that name it."""
+    pins = view.pins
+    for row in view.rows:
+        if row.lock != pins.get(row.id, 0):
+            raise Broken.because(f"node {row.id} has lock count {row.lock}, {pins.get(row.id, 0)} name it")
+    return len(pins)
+
+
+@always("HC-LOCK-04")
+def parents_are_locked(view: View) -> int:
+    """A node is locked at least as often as each of its children."""
+    judged = 0
+    for row, above in view.pairs:
+        if row.lock:
+            judged += 1
+            if above.lock < row.lock and above.id != ROOT:
+                raise Broken.because(f"node {row.id} is locked {row.lock} times, its parent {above.lock} times")
+    return judged
+
+
+@always("HC-LOCK-05")
+def pins_name_nodes(view: View) -> int:
+    """Whatever is pinned is in the tree, and never the root."""
+    strangers = [number for number in view.pins if number not in view.row or number == ROOT]
+    if strangers:
+        raise Broken.because(f"nodes {strangers} are pinned and not in the tree")
+    return len(view.receipts)
+
+
+def _moved(change: Change[Operation, Outcome]) -> dict[NodeId, int]:
+    """By how much each lock count changed; a node split off is compared with what it was part of."""
+    moved = {}
+    for number, row in change.after.row.items():
+        was = change.before.row.get(number)
+        if was is None and row.hashes:
+            was = change.before.where.get(row.hashes[-1], (None, 0))[0]
+        moved[number] = row.lock - (was.lock if was is not None else 0)
+    return moved
+
+
+@step("HC-LOCK-02", "lock", "unlock")
+def receipt_is_exact(change: Change[Lock | Unlock, Done]) -> int:
+    """A lock adds one to what its receipt names and to nothing else, an unlock takes exactly that away."""
+    receipt = change.op.receipt
+    locking = isinstance(change.op, Lock)
+    held = (change.after if locking else change.before).receipts.get(receipt)
+    if held is None or (receipt in change.before.receipts) == locking or (receipt in change.after.receipts) != locking:
+        raise Broken.because(f"receipt {receipt} was not {'given' if locking else 'used up'}")
+    named: dict[NodeId, int] = {}
+    for _, number in held.pins:
+        named[number] = named.get(number, 0) + (1 if locking else -1)
+    for number, by in _moved(change).items():  # type: ignore[arg-type]
+        if by != named.get(number, 0):
+            raise Broken.because(f"lock count of node {number} changed by {by}, {receipt} says {named.get(number, 0)}")
+    return len(named)
+
+
+@step("HC-LOCK-03")
+def locked_stays(change: Change[Operation, Outcome]) -> int:
+    """A locked resident node keeps its device pages; only a failed load takes them, and then receipts are told."""
+    after, judged = change.after.row, 0
+    for row in change.before.rows:
+        if not row.lock or row.device is None:
+            continue
+        judged += 1
+        now = after.get(row.id)
+        kept = now.device if now is not None else None
+        if kept is not None and (kept == row.device or row.device[-len(kept) :] == kept):
+            continue
+        _must_be_told(change, row.id)
+    return judged
+
+
+def _must_be_told(change: Change[Operation, Outcome], number: NodeId) -> None:
+    told = change.told
+    if change.op.op == "reset":
+        return
+    lost = told.lost if isinstance(told, Polled) else ()
+    for receipt in change.before.receipts.values():
+        if any(name == number for _, name in receipt.pins) and receipt.id not in lost:
+            raise Broken.because(f"node {number} lost its device copy under receipt {receipt.id}")
+    if not isinstance(told, Polled):
+        raise Broken.because(f"node {number} lost its device copy while a copy pinned it")

@@ -1,0 +1,98 @@
+"""MATCH: what a look-up tells is what was cached, and it changes nothing but recency and node ends."""
+
+from hicache_ref.requirements.registry import Broken, step
+from hicache_ref.requirements.view import Change, View
+from hicache_ref.vocabulary.ids import PageHash
+from hicache_ref.vocabulary.keys import Key
+from hicache_ref.vocabulary.operations import Insert, Lock, MatchPrefix
+from hicache_ref.vocabulary.outcomes import Done, Inserted, Matched
+
+Match = Change[MatchPrefix, Matched]
+
+
+def _begins(key: Key, longer: tuple[PageHash, ...], view: View) -> int:
+    """The number of pages of `key`, which must be the beginning of `longer`."""
+    hashes = view.hashes_of(key)
+    if hashes != longer[: len(hashes)]:
+        raise Broken.because(f"{key} is not on the path of the match")
+    return len(hashes)
+
+
+@step("HC-MATCH-01", "match_prefix")
+def ends_fit(change: Match) -> int:
+    """The device pages are as many as the last device node is deep, and all ends are on one path."""
+    told, view = change.told, change.after
+    best = view.hashes_of(told.best)
+    _begins(told.best, change.hashes, view)
+    depth = _begins(told.last_device_node, best, view)
+    _begins(told.last_host_node, best, view)
+    if len(told.device) != depth:
+        raise Broken.because(f"{len(told.device)} device pages, but the last device node is {depth} pages deep")
+    return 1
+
+
+@step("HC-MATCH-02", "match_prefix")
+def longest_prefix(change: Match) -> int:
+    """The match is the longest cached prefix in whole pages, as it was before."""
+    told, before = change.told, change.before
+    found = before.cached(change.hashes)
+    device = tuple([row.device[at] for row, at in found if row.device is not None])
+    if told.device != device:
+        raise Broken.because(f"device pages {told.device} are told, {device} hold the key")
+    if told.host_hit != len(found) - len(device) or told.branching:
+        raise Broken.because(f"{told.host_hit} pages are told to be on host only, {len(found) - len(device)} are")
+    if len(before.hashes_of(told.best)) != len(found):
+        raise Broken.because(f"{told.best} is told to be the best end, {len(found)} pages are cached")
+    deepest = len(found)
+    if before.rules.last_host_node == "backed":
+        while deepest and found[deepest - 1][0].host is None:
+            deepest -= 1
+    if len(before.hashes_of(told.last_host_node)) != deepest:
+        raise Broken.because(f"{told.last_host_node} is told to be the last host node, it is {deepest} pages deep")
+    return 1
+
+
+@step("HC-MATCH-03", "match_prefix", "lock", "insert")
+def path_is_used(change: Change[MatchPrefix | Lock | Insert, Matched | Done | Inserted]) -> int:
+    """Every node of the path was used in this step, each one later than the one above it."""
+    after = change.after
+    found = after.cached(change.hashes)
+    if not found:
+        return 0
+    path = list(after.up(found[-1][0]))
+    later = None
+    for row in path:
+        if later is not None and row.last >= later:
+            raise Broken.because(f"node {row.id} was used at {row.last}, not before the node below it at {later}")
+        later = row.last
+    if path[-1].last <= change.before.clock:
+        raise Broken.because(f"node {path[-1].id} was last used at {path[-1].last}, before this step")
+    return len(path)
+
+
+@step("HC-MATCH-04", "match_prefix")
+def looking_changes_nothing(change: Match) -> int:
+    """Copies, locks, contents, receipts and operations are as before; only ends and recency of nodes may differ."""
+    before, after = change.before, change.after
+    same_nodes = before.row.keys() == after.row.keys()
+    if same_nodes:
+        kept = all(row[:-1] == after.row[row.id][:-1] for row in before.rows)
+    else:
+        kept = _by_page(before) == _by_page(after)
+    if not kept:
+        raise Broken.because("a look-up changed the copies or the locks of a page")
+    for mine, its in zip(before.pools(), after.pools(), strict=True):
+        if (mine.free, mine.stamp) != (its.free, its.stamp):
+            raise Broken.because(f"a look-up changed pool {mine.name}")
+    same = before.requests == after.requests and before.passes == after.passes and before.policy == after.policy
+    if not same or list(before.tickets) != list(after.tickets) or before.receipts.keys() != after.receipts.keys():
+        raise Broken.because("a look-up changed requests, receipts or operations")
+    return 1
+
+
+def _by_page(view: View) -> dict[PageHash, tuple[int | None, int | None, int]]:
+    """Device page, host page and lock count of every cached page."""
+    return {
+        digest: (None if row.device is None else row.device[at], None if row.host is None else row.host[at], row.lock)
+        for digest, (row, at) in view.where.items()
+    }

@@ -1,0 +1,160 @@
+"""PAGE: every page has exactly one holder, the kept owner map knows it, and the page holds what its holder says."""
+
+from hicache_ref.model.state import FREE, Owner
+from hicache_ref.requirements.registry import Broken, always
+from hicache_ref.requirements.view import PoolView, View
+from hicache_ref.vocabulary.ids import TIER, Pages
+
+
+def _claims(view: View, pool: PoolView) -> list[tuple[Pages, Owner]]:
+    """Who says to hold what, one entry a holder."""
+    claims: list[tuple[Pages, Owner]] = [((page,), FREE) for page in pool.free]
+    for row in view.rows:
+        held = row.device if pool is view.device else row.host
+        claims.append((held or (), ("node", row.id)))
+    if pool is view.device:
+        claims.extend((request.pages, ("request", request.id)) for request in view.requests.values())
+    return claims
+
+
+def _named(pool: PoolView, page: int) -> str:
+    return f"{TIER[pool.name]} page {page}"
+
+
+def _owner_text(owner: Owner | None) -> str:
+    if owner is None:
+        return "nobody"
+    return "the free list" if owner == FREE else f"{'operation' if owner[0] == 'op' else owner[0]} {owner[1]}"
+
+
+@always("HC-PAGE-01")
+def one_holder(view: View) -> int:
+    """No page is held twice."""
+    for pool in view.pools():
+        if pool.claims == len(pool.held):
+            continue
+        seen: dict[int, Owner] = {}
+        for pages, holder in _claims(view, pool):
+            for page in pages:
+                if page in seen:
+                    who = f"{_owner_text(seen[page])} and {_owner_text(holder)}"
+                    raise Broken.because(f"{_named(pool, page)} is held by {who}")
+                seen[page] = holder
+    return view.device.claims + view.host.claims
+
+
+def _no_orphan(pool: PoolView) -> int:
+    for page in pool.unheld:
+        if page not in pool.touched:
+            raise Broken.because(f"{_named(pool, page)} is held by nobody, and no operation touches it")
+    return pool.size
+
+
+@always("HC-PAGE-02")
+def no_device_orphan(view: View) -> int:
+    """Every device page has a holder, or an operation on the books touches it."""
+    return _no_orphan(view.device)
+
+
+@always("HC-PAGE-03")
+def no_host_orphan(view: View) -> int:
+    """Every host page has a holder, or an operation on the books touches it."""
+    return _no_orphan(view.host)
+
+
+@always("HC-PAGE-04")
+def op_pages_are_touched(view: View) -> int:
+    """A page that the owner map gives to an operation is touched by it, and the operation is on the books."""
+    judged = 0
+    for pool in view.pools():
+        for page in pool.unheld:
+            owner = pool.owner[page]
+            if owner[0] != "op":
+                continue
+            judged += 1
+            busy = view.busy.get(str(owner[1]))
+            if busy is None:
+                raise Broken.because(f"{_named(pool, page)} stays with operation {owner[1]}, which is over")
+            if page not in busy.reads(pool.name) | busy.writes(pool.name):
+                raise Broken.because(f"{_named(pool, page)} belongs to operation {owner[1]}, which does not touch it")
+    return judged
+
+
+@always("HC-PAGE-05")
+def owner_map_is_true(view: View) -> int:
+    """The kept owner map says what holders and operations say."""
+    for pool in view.pools():
+        held = pool.held
+        if not pool.unheld and pool.owner == [held[page] for page in range(pool.size)]:
+            continue
+        for page, owner in enumerate(pool.owner):
+            holder: Owner | None = held.get(page)
+            if holder is None and page in pool.touched:
+                holder = ("op", pool.touched[page])
+            if holder != owner:
+                said = f"the owner map says {_owner_text(owner)}"
+                raise Broken.because(f"{_named(pool, page)}: {said}, it is held by {_owner_text(holder)}")
+    return view.device.size + view.host.size
+
+
+def _contents(view: View, pool: PoolView) -> None:
+    for row, where, pages in view.unlike:
+        if where is not pool:
+            continue
+        for page, digest, held in zip(pages, row.hashes, pool.contents(pages), strict=False):
+            if held is not None and held != digest:
+                said = f"{_named(pool, page)} of node {row.id} holds {held[:8]}"
+                raise Broken.because(f"{said}, the node says {digest[:8]}")
+
+
+@always("HC-PAGE-06")
+def device_contents(view: View) -> int:
+    """A written device page of a node holds what the node says."""
+    _contents(view, view.device)
+    return len(view.rows)
+
+
+@always("HC-PAGE-07")
+def host_contents(view: View) -> int:
+    """A written host page of a node holds what the node says."""
+    _contents(view, view.host)
+    return len(view.rows)
+
+
+@always("HC-PAGE-08")
+def free_list_is_true(view: View) -> int:
+    """The free list names each free page once, and a free page holds nothing."""
+    for pool in view.pools():
+        free, owner, stamp = pool.free, pool.owner, pool.stamp
+        if len(set(free)) != len(free) or len(free) != owner.count(FREE):
+            text = f"{len(free)} pages in the free list of {pool.name}, {owner.count(FREE)} in its owner map"
+            raise Broken.because(text)
+        for page in free:
+            if owner[page] != FREE or stamp[page] is not None:
+                what = _owner_text(owner[page]) if owner[page] != FREE else "nobody, but it holds something"
+                raise Broken.because(f"{_named(pool, page)} is in the free list and belongs to {what}")
+    return len(view.device.free) + len(view.host.free)
+
+
+@always("HC-PAGE-09")
+def sizes_add_up(view: View) -> int:
+    """The kept sums are those of the nodes, and all holders together have exactly the pool."""
+    evictable = protected = on_host = 0
+    for row in view.rows:
+        if row.device is not None:
+            if row.lock:
+                protected += len(row.device)
+            else:
+                evictable += len(row.device)
+        if row.host is not None:
+            on_host += len(row.host)
+    if (evictable, protected) != (view.evictable, view.protected):
+        kept = f"{view.evictable} evictable and {view.protected} protected pages are kept"
+        raise Broken.because(f"{kept}, there are {evictable} and {protected}")
+    taken = sum([len(request.pages) for request in view.requests.values()]) if view.requests else 0
+    for pool, in_nodes in ((view.device, evictable + protected + taken), (view.host, on_host)):
+        given_up = sum([page in pool.touched for page in pool.unheld]) if pool.unheld else 0
+        total = len(pool.free) + in_nodes + given_up
+        if total != pool.size:
+            raise Broken.because(f"{pool.name} has {pool.size} pages, its holders have {total}")
+    return 2

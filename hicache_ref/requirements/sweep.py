@@ -1,0 +1,174 @@
+"""The victims of one step, replayed by definition: what each of them was at the moment when it was taken."""
+
+from typing import Any, NamedTuple
+
+from hicache_ref.requirements.view import NOWHERE, Change, Row, View
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, NodeId, PageHash, PoolName
+from hicache_ref.vocabulary.operations import Insert, LoadBack
+from hicache_ref.vocabulary.profile import Rules
+
+Rank = tuple[int, ...]
+
+
+class Taken(NamedTuple):
+    """A victim. `least` is the smallest rank among the leaves of that moment."""
+
+    row: Row
+    pool: PoolName
+    leaf: bool
+    pinned: bool
+    rank: Rank
+    least: Rank
+    stayed: bool
+    """It was tried and kept its copy."""
+
+
+def rank_of(row: Row, last: int, rules: Rules) -> Rank:
+    """The place of a node in the order of the configured policy; smaller goes first."""
+    match rules.eviction:
+        case "lru":
+            return (last,)
+        case "mru":
+            return (-last,)
+        case "lfu":
+            return (row.hits, last)
+        case "fifo":
+            return (row.born, last)
+        case "filo":
+            return (-row.born, last)
+        case "priority":
+            return (row.priority, last)
+        case "slru":
+            return (int(row.hits >= rules.slru_protected_threshold), last)
+
+
+class Sweep:
+    """Replays the victims of a step from the state before it; `taken` lists them in order."""
+
+    def __init__(self, change: Change[Any, Any]) -> None:
+        before = change.before
+        self.change = change
+        self.before = before
+        self.row: dict[NodeId, Row] = {row.id: row for row in before.rows}
+        self.resident = {row.id for row in before.rows if row.device is not None}
+        self.on_host = {row.id for row in before.rows if row.host is not None}
+        self.children = {number: {each.id for each in rows} for number, rows in before.below().items()}
+        self.locks = {row.id: row.lock for row in before.rows}
+        self.last = {row.id: row.last for row in before.rows}
+        written = before.host.written
+        self.settled = {row.id for row in before.rows if row.host is None or not written.intersection(row.host)}
+        self.tried: set[NodeId] = set()
+        self.unsure: set[NodeId] = set()
+        self.taken: list[Taken] = []
+        self._take_op()
+        self._replay(change.what.victims)
+
+    def _take_op(self) -> None:
+        """What the operation itself did before its first eviction: a load pins its path, an insert revives it."""
+        op = self.change.op
+        if isinstance(op, LoadBack):
+            for row, _ in self.before.cached(self.change.hashes):
+                self.locks[row.id] = row.lock + 1
+        elif isinstance(op, Insert):
+            for row, at in self.before.cached(self.change.hashes):
+                self.last[row.id] = self.before.clock + 1
+                if at + 1 == len(row.hashes):
+                    self.resident.add(row.id)
+
+    def _replay(self, victims: tuple[tuple[PoolName, PageHash], ...]) -> None:
+        pending: Row | None = None
+        for pool, digest in victims:
+            row, index = self.before.where.get(digest, (NOWHERE, 0))
+            if row is NOWHERE or index + 1 != len(row.hashes) or row.id not in self.row:
+                self.taken.append(Taken(row, pool, False, False, (), (), False))
+                continue
+            if pool == KV_DEVICE:
+                self._settle(pending)
+                self._take(row, pool)
+                pending = row
+                if row.id in self.on_host:
+                    self._settle(pending)
+                    pending = None
+            else:
+                self._take(row, pool)
+                self._remove(row.id)
+        self._settle(pending)
+
+    def _take(self, row: Row, pool: PoolName) -> None:
+        leaves = self._device_leaves() if pool == KV_DEVICE else self._host_leaves()
+        rank = self._rank(row.id)
+        least = min([self._rank(number) for number in leaves], default=rank)
+        leaf = row.id in leaves or row.id in self.unsure
+        now = self.change.after.row.get(row.id)
+        stayed = pool == KV_DEVICE and now is not None and now.device is not None
+        self.taken.append(Taken(row, pool, leaf, bool(self.locks[row.id]), rank, least, stayed))
+
+    def _rank(self, number: NodeId) -> Rank:
+        return rank_of(self.row[number], self.last[number], self.before.rules)
+
+    def _device_leaves(self) -> set[NodeId]:
+        return {
+            number
+            for number in self.resident - self.tried
+            if not self.locks[number] and not self.children.get(number, set()) & self.resident
+        }
+
+    def _host_leaves(self) -> set[NodeId]:
+        return {
+            number
+            for number in self.on_host - self.resident - self.unsure
+            if not self.locks[number] and not self.children.get(number) and number in self.settled
+        }
+
+    def _settle(self, row: Row | None) -> None:
+        """The device victim was demoted, copied, dropped or kept, as the state after and the effects say."""
+        if row is None:
+            return
+        number = row.id
+        now = self.change.after.row.get(number)
+        if number in self.on_host:
+            self.resident.discard(number)
+        elif now is not None and now.device is not None:
+            self.tried.add(number)
+        elif self._was_copied(row):
+            self.resident.discard(number)
+            self.on_host.add(number)
+            if self.before.rules.write_back_copy == "staged":
+                self.settled.discard(number)
+            if now is None and (KV_HOST, row.hashes[-1]) not in self.change.what.victims:
+                self._doubt(number)
+        else:
+            self._remove(number)
+
+    def _was_copied(self, row: Row) -> bool:
+        return any(
+            effect.kind == "copy_to_host" and any(part.device == row.device for part in effect.parts)
+            for effect in self.change.what.effects
+        )
+
+    def _doubt(self, number: NodeId) -> None:
+        """The copy failed, or the node left later with one above: nothing is concluded about it and what is below."""
+        self.unsure.add(number)
+        for child in self.children.get(number, ()):
+            self._doubt(child)
+
+    def _remove(self, number: NodeId) -> None:
+        for child in list(self.children.get(number, ())):
+            self._remove(child)
+        self.children.get(self.row[number].parent, set()).discard(number)
+        for kept in (self.resident, self.on_host, self.unsure):
+            kept.discard(number)
+        self.row.pop(number)
+
+
+def sweep_of(change: Change[Any, Any]) -> list[Taken]:
+    """The victims of the step; replayed once a step."""
+    if "sweep" not in change.memo:
+        change.memo["sweep"] = Sweep(change).taken
+    taken: list[Taken] = change.memo["sweep"]
+    return taken
+
+
+def is_droppable(view: View, row: Row, below: dict[NodeId, list[Row]]) -> bool:
+    """Nothing at or below the row is locked."""
+    return not row.lock and all(is_droppable(view, child, below) for child in below.get(row.id, ()))

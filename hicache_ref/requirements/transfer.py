@@ -1,0 +1,211 @@
+"""XFER: order, contents and ends of copies and forward passes, and what a failure takes with it."""
+
+from hicache_ref.model.state import Pass, Ticket
+from hicache_ref.requirements.backup import is_losing
+from hicache_ref.requirements.registry import Broken, always, step
+from hicache_ref.requirements.view import Busy, Change, View
+from hicache_ref.vocabulary.effects import Effect
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, TIER, PageHash, PoolName
+from hicache_ref.vocabulary.operations import CopyDone, CopyFailed, ForwardDone, Operation, Poll
+from hicache_ref.vocabulary.outcomes import Done, Outcome, Polled
+
+Refs = frozenset[tuple[PoolName, int]]
+
+
+@always("HC-XFER-01")
+def touched_is_not_free(view: View) -> int:
+    """No page that an operation on the books touches is free."""
+    if not view.busy:
+        return 0
+    for pool in view.pools():
+        for page in pool.free:
+            if page in pool.touched:
+                raise Broken.because(f"{TIER[pool.name]} page {page} is free under {pool.touched[page]}")
+    return len(view.device.touched) + len(view.host.touched)
+
+
+@step("HC-XFER-02", "poll")
+def polled_in_order(change: Change[Poll, Polled]) -> int:
+    """A poll applies the leading ended copies of each direction in the order of submission, as many as agreed."""
+    before, op, told = change.before, change.op, change.told
+    gone: list[str] = []
+    for to, agreed, names in (("host", op.backups, told.backups), ("device", op.loads, told.loads)):
+        leading: list[str] = []
+        for ticket in before.tickets.values():
+            if ticket.to == to:
+                if ticket.good is None or len(leading) == agreed:
+                    break
+                leading.append(ticket.id)
+        if names != tuple(leading):
+            raise Broken.because(f"copies {names} to {to} were applied, {leading} were to be")
+        gone += leading
+    left = [name for name in before.tickets if name not in gone]
+    if list(change.after.tickets) != left:
+        raise Broken.because(f"copies {list(change.after.tickets)} are on the books, {left} should be")
+    return len(before.tickets)
+
+
+def _touches(effect: Effect) -> tuple[Refs, Refs]:
+    """What an effect reads and writes, from its page lists."""
+    if effect.kind == "run_forward":
+        reads, writes = effect.reads, effect.writes
+        return frozenset([(KV_DEVICE, p) for p in reads]), frozenset([(KV_DEVICE, p) for p in writes])
+    device: Refs = frozenset([(KV_DEVICE, page) for part in effect.parts for page in part.device])
+    host: Refs = frozenset([(KV_HOST, page) for part in effect.parts for page in part.host])
+    return (device, host) if effect.kind == "copy_to_host" else (host, device)
+
+
+def _busy_refs(busy: Busy) -> tuple[Refs, Refs]:
+    return tuple(
+        frozenset([(pool, page) for pool in (KV_DEVICE, KV_HOST) for page in pages(pool)])
+        for pages in (busy.reads, busy.writes)
+    )  # type: ignore[return-value]
+
+
+@step("HC-XFER-03")
+def comes_after(change: Change[Operation, Outcome]) -> int:
+    """An effect names the live operations that write what it reads or touch what it writes, and no other."""
+    if not change.what.effects:
+        return 0
+    earlier = {name: _busy_refs(busy) for name, busy in change.before.busy.items() if busy.live}
+    for effect in change.what.effects:
+        reads, writes = _touches(effect)
+        expected = {
+            name for name, (read, written) in earlier.items() if written & (reads | writes) or read & writes
+        }  # fmt: skip
+        if set(effect.after) != expected or len(effect.after) != len(expected):
+            raise Broken.because(f"{effect.id} comes after {effect.after}, by its pages after {sorted(expected)}")
+        busy = change.after.busy.get(effect.id)
+        if busy is not None and busy.live:
+            earlier[effect.id] = (reads, writes)
+    return len(change.what.effects)
+
+
+@step("HC-XFER-04", "copy_done", "copy_failed", "forward_done")
+def ends_after_its_sources(change: Change[CopyDone | CopyFailed | ForwardDone, Done]) -> int:
+    """What ended well was not doomed, and nothing that writes its sources was still running."""
+    op, before = change.op, change.before
+    busy = before.busy[f"f:{op.rid}" if isinstance(op, ForwardDone) else op.ticket]
+    if (isinstance(op, CopyFailed) and not op.first_failed) or (isinstance(op, ForwardDone) and busy.doomed):
+        return 0
+    ahead = [
+        other.name
+        for other in before.busy.values()
+        if other.live
+        and other is not busy
+        and (other.device_writes & busy.device_reads or other.host_writes & busy.host_reads)
+    ]
+    if ahead or busy.doomed:
+        why = f"it comes after {ahead}" if ahead else "it is doomed"
+        raise Broken.because(f"{busy.name} ended well, but {why}")
+    return 1
+
+
+@always("HC-XFER-05")
+def doomed_reads_nothing(view: View) -> int:
+    """A live operation is doomed if and only if it reads a page that is not written and will not be."""
+    judged = 0
+    for busy in view.busy.values():
+        if not busy.live:
+            continue
+        judged += 1
+        missing = False
+        for pool in view.pools():
+            blank = [page for page in busy.reads(pool.name) if pool.stamp[page] is None]
+            if blank:
+                coming = [o.writes(pool.name) for o in view.busy.values() if o.live and not o.doomed and o is not busy]
+                missing = missing or bool(set(blank).difference(*coming))
+        if missing != busy.doomed:
+            wrong = "reads what will never be written, and is not doomed"
+            raise Broken.because(f"{busy.name} {wrong if missing else 'is doomed, and all that it reads is coming'}")
+    return judged
+
+
+def _failed_pages(change: Change[Poll, Polled], names: tuple[str, ...], pool: PoolName) -> list[int]:
+    return [page for name in names for page in change.before.busy[name].lost(pool)]
+
+
+def _nobody_keeps(change: Change[Poll, Polled], names: tuple[str, ...], pool: PoolName) -> int:
+    held = (change.after.device if pool == KV_DEVICE else change.after.host).held
+    failed = _failed_pages(change, names, pool)
+    for page in failed:
+        owner = held.get(page)
+        if owner is not None and owner[0] == "node":
+            raise Broken.because(f"{TIER[pool]} page {page} was not written, and stays with node {owner[1]}")
+    return len(failed)
+
+
+@step("HC-XFER-06", "poll")
+def failed_backup_is_forgotten(change: Change[Poll, Polled]) -> int:
+    """No node keeps a host page that an applied copy failed to write."""
+    return _nobody_keeps(change, change.told.backups, KV_HOST)
+
+
+@step("HC-XFER-07", "poll")
+def failed_load_is_forgotten(change: Change[Poll, Polled]) -> int:
+    """No node keeps a device page that an applied copy failed to write."""
+    return _nobody_keeps(change, change.told.loads, KV_DEVICE)
+
+
+@always("HC-XFER-08")
+def unwritten_is_awaited(view: View) -> int:
+    """An unwritten page of a node is about to be written, or a failure at or above the node takes it away."""
+    for row, pool, pages in view.unlike:
+        coming = [busy.writes(pool.name) for busy in view.busy.values() if busy.live]
+        for page in pages:
+            if pool.stamp[page] is None and not any(page in w for w in coming) and not is_losing(view, row):
+                text = f"{TIER[pool.name]} page {page} of node {row.id} is not written, and nothing will write it"
+                raise Broken.because(text)
+    return len(view.unlike)
+
+
+@always("HC-XFER-09")
+def one_writer(view: View) -> int:
+    """No two operations on the books write the same page."""
+    if not view.busy:
+        return 0
+    for pool in view.pools():
+        writes = [busy.writes(pool.name) for busy in view.busy.values()]
+        if sum(map(len, writes)) != len(pool.written):
+            raise Broken.because(f"two of {list(view.busy)} write the same {TIER[pool.name]} page")
+    return len(view.busy)
+
+
+@step("HC-XFER-10", "copy_done", "copy_failed", "forward_done")
+def contents_move(change: Change[CopyDone | CopyFailed | ForwardDone, Done]) -> int:
+    """What ended well has put into each target page what its source held; no other page holds something new."""
+    op, before, after = change.op, change.before, change.after
+    put: dict[tuple[PoolName, int], PageHash | None] = {}
+    record = before.busy[f"f:{op.rid}" if isinstance(op, ForwardDone) else op.ticket].record
+    if isinstance(record, Pass):
+        if not record.doomed:
+            put = {(KV_DEVICE, page): digest for page, digest in zip(record.pages, record.hashes, strict=True)}
+    else:
+        good = len(record.parts) if isinstance(op, CopyDone) else op.first_failed  # type: ignore[union-attr]
+        put = _moved(before, record, good)
+    for was, now in zip(before.pools(), after.pools(), strict=True):
+        if was.stamp == now.stamp:
+            changed = []
+        else:
+            changed = [page for page in range(now.size) if was.stamp[page] != now.stamp[page]]
+        for page in changed:
+            if now.stamp[page] is not None and put.get((now.name, page)) != now.stamp[page]:
+                raise Broken.because(
+                    f"{TIER[now.name]} page {page} holds {now.stamp[page]} without having been written"
+                )
+    for (pool, page), digest in put.items():
+        now = after.device if pool == KV_DEVICE else after.host
+        if now.stamp[page] != digest and page not in now.free:
+            raise Broken.because(f"{TIER[pool]} page {page} does not hold what was written into it")
+    return len(put)
+
+
+def _moved(before: View, ticket: Ticket, good: int) -> dict[tuple[PoolName, int], PageHash | None]:
+    put: dict[tuple[PoolName, int], PageHash | None] = {}
+    for part in ticket.parts[:good]:
+        for device, host in zip(part.device, part.host, strict=True):
+            if ticket.to == "host":
+                put[KV_HOST, host] = before.device.stamp[device]
+            else:
+                put[KV_DEVICE, device] = before.host.stamp[host]
+    return put
