@@ -16,7 +16,18 @@ from hicache_ref.vocabulary.events import Event
 from hicache_ref.vocabulary.ids import PageHash, PoolName
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Operation
-from hicache_ref.vocabulary.outcomes import Audited, Done, Evicted, Inserted, Invalid, Matched, Outcome, Polled, Refused
+from hicache_ref.vocabulary.outcomes import (
+    Audited,
+    Done,
+    Evicted,
+    Inserted,
+    Invalid,
+    Matched,
+    Outcome,
+    Polled,
+    Progressed,
+    Refused,
+)
 
 
 class Step(NamedTuple):
@@ -64,6 +75,10 @@ _ANSWERS_OF_A_DISABLED_CACHE: dict[str, Outcome] = {
     "write_backup": Refused(why="disabled"),
     "load_back": Refused(why="disabled"),
     "poll": Polled(),
+    "prefetch": Refused(why="disabled"),
+    "progress": Progressed(done=True),
+    "abort": Done(),
+    "attach": Refused(why="disabled"),
     "set_write_policy": Done(),
     "audit": Audited(),
 }

@@ -37,13 +37,13 @@ class LifecycleRules(PrefetchRules):
         # change
         storage = self.storage
         backups, loads = self._leading("host", op.backups), self._leading("device", op.loads)
-        answers, reads = _first(storage.answers, op.answers), _first(storage.reads, op.reads)
+        answers, batches = _first(storage.answers, op.answers), min(op.reads, len(storage.reads))
         writes, releases = _first(storage.writes, op.writes), _first(storage.release, op.releases)
         told: set[str] = set()
         for ticket in (*backups, *loads):
             told |= self.apply_end(self.state.tickets[ticket.id])
         revoked = [name for name in answers if self.apply_answer(name)]
-        committed = [name for name, done in reads if self.apply_read(name, done)]
+        reads, committed = self._apply_reads(batches)
         given_up = [name for name in writes if self.apply_write(name)]
         self.release(KV_HOST, tuple(releases))
         # tell
@@ -51,9 +51,19 @@ class LifecycleRules(PrefetchRules):
             self.facts.append("receipt_told")
         return Polled(
             backups=tuple(t.id for t in backups), loads=tuple(t.id for t in loads), lost=tuple(sorted(told)),
-            answers=tuple(answers), revoked=tuple(revoked), reads=tuple(name for name, _ in reads),
+            answers=tuple(answers), revoked=tuple(revoked), reads=tuple(reads),
             committed=tuple(committed), writes=tuple(writes), given_up=tuple(given_up), releases=len(releases),
         )  # fmt: skip
+
+    def _apply_reads(self, count: int) -> tuple[list[str], list[str]]:
+        """The first batches read are applied one by one; returns their prefetches, and those that were committed."""
+        reads, committed = [], []
+        for _ in range(count):
+            name, done = self.storage.reads.pop(0)
+            reads.append(name)
+            if self.apply_read(name, done):
+                committed.append(name)
+        return reads, committed
 
     def _leading(self, to: str, agreed: int) -> list[Ticket]:
         """The ended copies in this direction that no running one precedes, as many as were agreed on."""
@@ -118,9 +128,7 @@ class LifecycleRules(PrefetchRules):
         if self.storage.records:
             return Refused(why="work in flight", wait_for=tuple(sorted(self.storage.records)))
         self.release(KV_HOST, tuple(self.storage.release))
-        believed = self.storage.believed
         self.state.storage = no_storage()
-        self.storage.believed = believed
         # tell
         return Done()
 
@@ -135,8 +143,7 @@ class LifecycleRules(PrefetchRules):
                 self.give_up_queued(name)
         for name in storage.answers:
             self.apply_answer(name)
-        for name, done in _first(storage.reads, len(storage.reads)):
-            self.apply_read(name, done)
+        self._apply_reads(len(storage.reads))
         for name in storage.writes:
             self.apply_write(name)
         storage.answers.clear()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from hicache_ref.model import Model
+from hicache_ref.model.records import BackupWriting, PrefetchReading, Record
 from hicache_ref.model.state import Node, Ticket
 from hicache_ref.search.keys import draw_key
 from hicache_ref.vocabulary import operations as ops
@@ -17,6 +18,7 @@ from hicache_ref.vocabulary.ids import ROOT
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.profile import WRITE_POLICIES
+from hicache_ref.vocabulary.storage import PREFETCH_POLICIES, StorageSettings
 
 REQUESTS = ("r0", "r1", "r2")
 RECEIPTS = ("a", "b", "c")
@@ -31,6 +33,15 @@ class Drawing:
     operations: frozenset[str]
     told: list[Key] = field(default_factory=list)
     """Keys that were inserted, for asking again."""
+
+    clock: int = 0
+    """The time of the outside world, in milliseconds."""
+
+    @property
+    def now(self) -> int:
+        """A moment a little or a long time after the last one."""
+        self.clock += self.rng.choice((0, 100, 600, 2000))
+        return self.clock
 
     def key(self) -> Key:
         """A key: a word, or one that was inserted before."""
@@ -170,9 +181,101 @@ def _copy_failed(d: Drawing) -> Operation | None:
 
 
 def _poll(d: Drawing) -> Operation | None:
-    if all(ticket.good is None for ticket in d.model.state.tickets.values()):
+    storage = d.model.state.storage
+    ended = any(ticket.good is not None for ticket in d.model.state.tickets.values())
+    if not (ended or storage.answers or storage.reads or storage.writes or storage.release):
         return None
-    return ops.Poll(backups=d.rng.randint(0, 3), loads=d.rng.randint(0, 3))
+    number = d.rng.randint
+    return ops.Poll(
+        backups=number(0, 3), loads=number(0, 3), answers=number(0, 2), reads=number(0, 2), writes=number(0, 2),
+        releases=number(0, 4),
+    )  # fmt: skip
+
+
+def _prefetch(d: Drawing) -> Operation | None:
+    if not d.model.state.storage.attached and d.rng.random() < 0.9:
+        return None
+    return ops.Prefetch(rid=d.rng.choice(REQUESTS[:2]), key=d.key(), now=d.now)
+
+
+def _record(d: Drawing, stage: str) -> Record | None:
+    found = [record for record in d.model.state.storage.records.values() if record.stage == stage]
+    return d.rng.choice(found) if found else None
+
+
+def _query_done(d: Drawing) -> Operation | None:
+    record = _record(d, "queued")
+    return _answer(d, record) if record is not None else None
+
+
+def _answer(d: Drawing, record: Record) -> Operation:
+    """Mostly what storage is believed to have; it may have lost pages, and others may have put more."""
+    believed = d.model.state.storage.believed
+    run = 0
+    while run < len(record.hashes) and record.hashes[run] in believed:
+        run += 1
+    lot = d.rng.random()
+    if lot < 0.1:
+        return ops.QueryDone(id=record.id, raised=True)
+    hits = run if lot < 0.6 else len(record.hashes) if lot < 0.8 else d.rng.randint(0, len(record.hashes))
+    return ops.QueryDone(id=record.id, hits=hits)
+
+
+def _read_done(d: Drawing) -> Operation | None:
+    record = _record(d, "reading")
+    return _batch(d, ops.ReadDone, record) if isinstance(record, PrefetchReading) else None
+
+
+def _write_done(d: Drawing) -> Operation | None:
+    record = _record(d, "writing")
+    return _batch(d, ops.WriteDone, record) if isinstance(record, BackupWriting) else None
+
+
+def _batch(
+    d: Drawing,
+    kind: type[ops.ReadDone] | type[ops.WriteDone],
+    record: PrefetchReading | BackupWriting,
+    good: float = 0.7,
+) -> Operation:
+    """The end of one batch: whole mostly, else short or raised."""
+    size = min(d.model.profile.sizes.storage_batch, len(record.pages) - record.done)
+    if d.rng.random() < good:
+        return kind(id=record.id, pages=size, draft=size)
+    pages = d.rng.randint(0, size)
+    return kind(id=record.id, pages=pages, raised=d.rng.random() < 0.3, draft=d.rng.randint(0, pages))
+
+
+def _progress(d: Drawing) -> Operation | None:
+    rid = d.pick(list(d.model.state.storage.open)) if d.rng.random() < 0.9 else d.rng.choice(REQUESTS)
+    return ops.Progress(rid=rid, now=d.now) if rid else None
+
+
+def _abort(d: Drawing) -> Operation | None:
+    rid = d.pick(list(d.model.state.storage.open)) if d.rng.random() < 0.9 else d.rng.choice(REQUESTS)
+    return ops.Abort(rid=rid) if rid else None
+
+
+def _attach(d: Drawing) -> Operation | None:
+    attached = d.model.state.storage.attached
+    if d.rng.random() > (0.1 if attached else 0.8):
+        return None
+    settings = StorageSettings(
+        prefetch_policy=d.rng.choice(PREFETCH_POLICIES),
+        prefetch_threshold=d.rng.choice((1, 1, 2)),
+        prefetch_timeout_base=1.0,
+        prefetch_timeout_per_ki_token=512.0,
+        prefetch_timeout_max=d.rng.choice((None, 2.0)),
+        pass_prefix_keys=d.rng.random() < 0.5,
+    )
+    return ops.Attach(settings=settings, backend=d.rng.choice(("files", "files", "files", "other")))
+
+
+def _detach(d: Drawing) -> Operation | None:
+    return ops.Detach() if d.rng.random() < 0.1 else None
+
+
+def _clear_storage(d: Drawing) -> Operation | None:
+    return ops.ClearStorage() if d.model.state.storage.attached and d.rng.random() < 0.1 else None
 
 
 def _set_write_policy(d: Drawing) -> Operation | None:
@@ -203,6 +306,15 @@ SINGLE: dict[str, Draw] = {
     "copy_done": _copy_done,
     "copy_failed": _copy_failed,
     "poll": _poll,
+    "prefetch": _prefetch,
+    "query_done": _query_done,
+    "read_done": _read_done,
+    "write_done": _write_done,
+    "progress": _progress,
+    "abort": _abort,
+    "attach": _attach,
+    "detach": _detach,
+    "clear_storage": _clear_storage,
     "set_write_policy": _set_write_policy,
     "audit": _audit,
     "reset": _reset,
@@ -233,8 +345,8 @@ def request(d: Drawing) -> Iterator[Operation]:
 
 
 def settle(d: Drawing) -> Iterator[Operation]:
-    """Every pass and copy ends, well where it can, and is applied."""
-    while d.model.state.passes or d.model.state.tickets:
+    """Every pass, copy and storage operation ends, well where it can, and is applied."""
+    while True:
         op = _next_end(d)
         if op is None:
             return
@@ -242,15 +354,30 @@ def settle(d: Drawing) -> Iterator[Operation]:
 
 
 def _next_end(d: Drawing) -> Operation | None:
+    """What is next on the way to a state in which nothing is pending."""
+    state = d.model.state
     for ticket in d.ending():
-        if not ticket.doomed:
-            return ops.CopyDone(ticket=ticket.id)
-        return ops.CopyFailed(ticket=ticket.id)
+        return ops.CopyFailed(ticket=ticket.id) if ticket.doomed else ops.CopyDone(ticket=ticket.id)
     done = _forward_done(d)
     if done is not None:
         return done
-    count = len(d.model.state.tickets)
-    return ops.Poll(backups=count, loads=count) if count else None
+    for record in state.storage.records.values():
+        if record.stage == "queued":
+            return _answer(d, record)
+        if isinstance(record, PrefetchReading):
+            return _batch(d, ops.ReadDone, record, good=1.0)
+        if isinstance(record, BackupWriting):
+            return _batch(d, ops.WriteDone, record, good=1.0)
+    count = len(state.tickets) + len(state.storage.records) + len(state.storage.release) + len(state.storage.reads)
+    if count:
+        return _apply_all(count)
+    for rid in state.storage.open:
+        return ops.Abort(rid=rid)
+    return None
+
+
+def _apply_all(count: int) -> Operation:
+    return ops.Poll(backups=count, loads=count, answers=count, reads=count, writes=count, releases=count)
 
 
 def flush(d: Drawing) -> Iterator[Operation]:
@@ -275,7 +402,33 @@ def reload(d: Drawing) -> Iterator[Operation]:
     yield from settle(d)
 
 
-COMPOSITE: dict[str, Composite] = {"request": request, "settle": settle, "flush": flush, "reload": reload}
+def fetch(d: Drawing) -> Iterator[Operation]:
+    """What was written to storage has left both tiers, and is asked for again; the request may not wait for it."""
+    if not d.model.state.storage.attached or not d.told:
+        return
+    yield from settle(d)
+    if d.model.state.device_leaves:
+        yield ops.Evict(n=d.model.profile.sizes.device_pages)
+    if d.model.state.host_leaves and d.rng.random() < 0.8:
+        yield ops.EvictHost(n=d.rng.randint(1, d.model.profile.sizes.host_pages))
+    rid = d.rng.choice(REQUESTS[:2])
+    yield ops.Prefetch(rid=rid, key=d.rng.choice(d.told), now=d.now)
+    for _ in range(8):
+        op = _query_done(d) or _poll(d) if d.rng.random() < 0.5 else _read_done(d) or _poll(d)
+        if op is not None:
+            yield op
+        if d.rng.random() < 0.2:
+            yield ops.Progress(rid=rid, now=d.now)
+    yield ops.Progress(rid=rid, now=d.now)
+
+
+COMPOSITE: dict[str, Composite] = {
+    "fetch": fetch,
+    "request": request,
+    "settle": settle,
+    "flush": flush,
+    "reload": reload,
+}
 
 
 def invalid(d: Drawing) -> Operation:

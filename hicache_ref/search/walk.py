@@ -16,7 +16,7 @@ from hicache_ref.vocabulary.profile import EVICTION_POLICIES, WRITE_POLICIES, Ev
 CUT_SHARE = 0.06
 """How often a composite is cut off at a step."""
 
-KIND_WEIGHT = {"take_pages": 0.4, "request": 3.0, "settle": 1.0, "flush": 0.5, "reload": 0.7}
+KIND_WEIGHT = {"take_pages": 0.4, "request": 3.0, "settle": 1.0, "flush": 0.5, "reload": 0.7, "fetch": 1.5}
 SWARM_WEIGHTS = (0.1, 0.5, 1.0, 3.0)
 
 

@@ -82,6 +82,9 @@ class StorageCancel(Frozen):
     id: str
 
 
-Effect = Annotated[CopyToHost | CopyToDevice | RunForward | StorageQuery | StorageRead | StorageWrite | StorageCancel, Field(discriminator="kind")]
+Effect = Annotated[
+    CopyToHost | CopyToDevice | RunForward | StorageQuery | StorageRead | StorageWrite | StorageCancel,
+    Field(discriminator="kind"),
+]
 
 EFFECT: TypeAdapter[Effect] = TypeAdapter(Effect)

@@ -123,7 +123,18 @@ class Invalid(Frozen):
 
 
 Outcome = Annotated[
-    Done | Matched | Took | Inserted | Evicted | Submitted | Polled | Prefetching | Progressed | Audited | Refused | Invalid,
+    Done
+    | Matched
+    | Took
+    | Inserted
+    | Evicted
+    | Submitted
+    | Polled
+    | Prefetching
+    | Progressed
+    | Audited
+    | Refused
+    | Invalid,
     Field(discriminator="kind"),
 ]
 
