@@ -9,6 +9,7 @@ from hicache_ref.oracle.content import Content
 from hicache_ref.oracle.seen import Seen
 from hicache_ref.vocabulary.events import Event
 from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, POOLS, ROOT, PageHash, Pages, PoolName
+from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.observation import Counts
 from hicache_ref.vocabulary.outcomes import Inserted, Matched, Outcome, Refused, Took
 
@@ -146,7 +147,8 @@ class Comparison:
             elif isinstance(ours, Refused):
                 expected, actual = sorted(expected), sorted(actual)
             if expected != actual:
-                raise Difference("HC-CONF-02", f"{ours.kind}.{name} is {actual}, expected {expected}")
+                text = f"{ours.kind}.{name} is {_told_as(actual)}, expected {_told_as(expected)}"
+                raise Difference("HC-CONF-02", text)
         if isinstance(ours, Inserted) and isinstance(theirs, Inserted):
             self._given_back(ours, theirs)
 
@@ -174,6 +176,10 @@ class Comparison:
             for page, partner in self.pairs[pool_name].items():
                 if stamps[page] is not None and theirs.get(partner) != stamps[page]:
                     raise Difference(requirement, f"{tier} page {partner} holds something else than its key says")
+
+
+def _told_as(value: object) -> str:
+    return f"[{value}]" if isinstance(value, Key) else str(value)
 
 
 def _told(outcome: Outcome) -> Pages:
