@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from hicache_ref.cli import check
-from hicache_ref.cli.common import Problem, say
+from hicache_ref.cli import check, spec, traces
+from hicache_ref.cli.common import Problem, help_if_alone, say
 from hicache_ref.jsonlines import FileError
 from hicache_ref.vocabulary.adapter import AdapterError
 
@@ -24,6 +24,10 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("check")(check.check)
+app.command("replay")(traces.replay)
+app.command("minimize")(traces.minimize)
+app.command("explain")(traces.explain)
+app.add_typer(spec.app, name="spec")
 
 
 @app.callback(invoke_without_command=True)
@@ -37,8 +41,7 @@ def options(
     """
     if version:
         print(f"hicache-ref {installed_version('hicache-ref')}")
-    elif context.invoked_subcommand is None:
-        print(context.get_help())
+    help_if_alone(context)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

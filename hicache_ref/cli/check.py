@@ -68,7 +68,9 @@ def check(
     ] = None,
     seed: SeedOption = 0,
     steps: Annotated[int | None, typer.Option("--steps", min=1, metavar="N", help="End after so many steps.")] = None,
-    examples: Annotated[int | None, typer.Option("--examples", min=1, metavar="N", help="End after so many walks.")] = None,
+    examples: Annotated[
+        int | None, typer.Option("--examples", min=1, metavar="N", help="End after so many walks.")
+    ] = None,
     time_budget: Annotated[
         float | None,
         typer.Option(

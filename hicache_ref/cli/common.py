@@ -33,7 +33,9 @@ class Format(StrEnum):
     json = "json"
 
 
-FormatOption = Annotated[Format, typer.Option("--format", metavar="text|json", help="Results for people, or JSON alone on standard output.")]
+FormatOption = Annotated[
+    Format, typer.Option("--format", metavar="text|json", help="Results for people, or JSON alone on standard output.")
+]
 NoColorOption = Annotated[bool, typer.Option("--no-color", help="Plain text on terminals too.")]
 AdapterOption = Annotated[
     str | None,
@@ -113,6 +115,12 @@ def requirements_of(names: Sequence[str]) -> frozenset[str]:
         if name not in REQUIREMENTS:
             raise Problem(f"unknown requirement {name!r}, expected one that `hicache-ref spec list` names")
     return frozenset(names)
+
+
+def help_if_alone(context: typer.Context) -> None:
+    """A group of commands that was named without one of them has said what there is."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 def write_json(data: BaseModel | dict[str, Any] | list[Any]) -> None:

@@ -14,6 +14,10 @@ Word = Literal["conforms", "divergence", "inconclusive", "oracle-fault"]
 EXIT_CODES: dict[Word, int] = {"conforms": 0, "divergence": 1, "oracle-fault": 3, "inconclusive": 4}
 
 
+ON_INVALID = "HC-CONF-04"
+"""Judged on calls that break a precondition, which are made only where they are refused."""
+
+
 class Exercised(Frozen):
     """How many requirements were judged on at least one subject."""
 
@@ -70,7 +74,7 @@ class CheckReport(Frozen):
 
 def is_observable(requirement: Requirement, description: Description, outlook: Outlook) -> bool:
     """Whether the run could have judged it on the implementation itself, not on what its adapter adds."""
-    if requirement.by == "test":
+    if requirement.by == "test" or (requirement.id == ON_INVALID and description.invalid != "refuses"):
         return False
     if requirement.id in description.ours or requirement.id in description.unobservable:
         return False

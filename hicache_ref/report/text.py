@@ -52,9 +52,11 @@ def divergence_text(report: DivergenceReport) -> str:
 def summary_text(report: CheckReport, description: Description, *, walks: int | None, stopped: bool,
                  remarks: Sequence[str], verdict: str) -> str:  # fmt: skip
     """A check in a few lines and its verdict, shown as `verdict`; ends with a newline."""
-    entries = [("not exercised", name) for name in report.requirements.not_exercised]
-    entries += [("not reached", name) for name in report.witnesses.missing]
-    lines = [f"{label}  {name}  {REQUIREMENTS[name].text}" for label, name in entries]
+    lines = []
+    if report.verdict == "inconclusive":
+        open_ends = [("not exercised", name) for name in report.requirements.not_exercised]
+        open_ends += [("not reached", name) for name in report.witnesses.missing]
+        lines += [f"{label}  {name}  {REQUIREMENTS[name].text}" for label, name in open_ends]
     lines += [f"not judged here  {name}  {why}" for name, why in description.unobservable.items()]
     lines += [f"not judged here  {name}  kept by the adapter, not by the engine" for name in sorted(description.ours)]
     return _templates().get_template("check.txt.j2").render(
