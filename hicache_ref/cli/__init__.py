@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from hicache_ref.cli import check, spec, traces
+from hicache_ref.cli import check, explore, spec, traces
 from hicache_ref.cli.common import Problem, help_if_alone, say
 from hicache_ref.jsonlines import FileError
 from hicache_ref.vocabulary.adapter import AdapterError
@@ -27,6 +27,7 @@ app.command("check")(check.check)
 app.command("replay")(traces.replay)
 app.command("minimize")(traces.minimize)
 app.command("explain")(traces.explain)
+app.command("explore")(explore.explore)
 app.add_typer(spec.app, name="spec")
 
 

@@ -158,5 +158,5 @@ def _let(rows: Sequence[ReportStep], maps: Sequence[PageMap]) -> tuple[str, ...]
 def _then(finding: Finding, requirement: Requirement | None, rows: Sequence[ReportStep]) -> tuple[str, ...]:
     """What must hold by the requirement, and what was found instead."""
     must = f"by {finding.requirement}: {requirement.text if requirement else UNKNOWN}"
-    who = {"oracle": "The oracle itself breaks it", "crash": "The implementation fails"}
+    who = {"oracle": "The oracle itself breaks it", "crash": "Instead"}
     return (must, f"{who.get(finding.source, 'But')}: {finding.text}")
