@@ -15,6 +15,7 @@ from hicache_ref.adapters.failures import ProcessDied, ProcessHung, ProcessSpoke
 
 _READ_BYTES = 1 << 16
 _STDERR_LINES = 40
+_STDERR_LINE_BYTES = 1 << 12
 _LINE_BYTES_MAX = 1 << 28
 _ENDING_SECONDS = 1.0
 
@@ -126,8 +127,9 @@ def _ending(code: int | None) -> str:
 
 
 def _keep_tail(stream: IO[bytes], tail: deque[str]) -> None:
-    with stream:
-        for line in stream:
+    """Reads until the end, so that a child that says much is never kept waiting."""
+    with open(stream.fileno(), "rb", closefd=False) as lines, stream:
+        while line := lines.readline(_STDERR_LINE_BYTES):
             tail.append(line.decode(errors="replace").rstrip("\n"))
 
 

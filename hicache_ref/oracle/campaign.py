@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hicache_ref.oracle.known import Known
-from hicache_ref.oracle.lockstep import Lockstep
+from hicache_ref.oracle.lockstep import RAISED, Lockstep
 from hicache_ref.requirements import Checker
 from hicache_ref.requirements.catalogue import catalogue_digest
 from hicache_ref.search.finding import Finding, Found, Recorded
 from hicache_ref.search.minimise import Replay, minimise, replay
 from hicache_ref.search.walk import Plan, Walk, draw_profile
 from hicache_ref.trace import Implementation, TraceHeader, WriteAhead
-from hicache_ref.vocabulary.adapter import Adapter, Description
+from hicache_ref.vocabulary.adapter import Adapter, AdapterError, Description
 from hicache_ref.vocabulary.observation import Level, Observation
 from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.outcomes import Outcome
@@ -24,13 +24,16 @@ from hicache_ref.vocabulary.profile import EVICTION_POLICIES, Profile, Rules
 
 WALK_STEPS = 100
 MINIMISE_REPLAYS = 1_500
+MINIMISE_SECONDS = 30.0
+"""Where each replay waits for an implementation that hangs, a longer trace is better than none."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """When a campaign ends: after so many steps or so many seconds, whichever comes first."""
+    """When a campaign ends: after so many steps, walks or seconds, whichever comes first."""
 
     steps: int | None = None
+    walks: int | None = None
     seconds: float | None = None
 
 
@@ -57,19 +60,29 @@ class Outlook:
     stopped: bool = False
     """By the user, before the budget was spent."""
 
+    unfinished: int = 0
+    """Steps of the walk in which the user stopped it."""
+
     tally: Counter[str] = field(default_factory=Counter)
     reached: Counter[str] = field(default_factory=Counter)
     rules: list[Rules] = field(default_factory=list)
     """Rules under which walks were made, each once."""
 
     divergences: list[Divergence] = field(default_factory=list)
+    elsewhere: Counter[str] = field(default_factory=Counter)
+    """Walks that ended at a requirement that was not asked for."""
+
     oracle_fault: Divergence | None = None
     replayed: dict[str, bool] = field(default_factory=dict)
     """Known divergence -> whether its own trace still fails."""
 
 
+class _Enough(Exception):
+    """Ends a walk between two steps."""
+
+
 class Campaign:
-    """Checks one adapter."""
+    """Checks one adapter. Setting `stop`, from a signal handler say, ends it after the step under way."""
 
     def __init__(
         self,
@@ -79,7 +92,8 @@ class Campaign:
         seed: int = 0,
         known: Sequence[Known] = (),
         keep_going: bool = False,
-        fixed: bool = False,
+        fixed_sizes: bool = False,
+        wanted: frozenset[str] = frozenset(),
         write_ahead: Path | None = None,
         progress: Callable[[Outlook], None] = lambda outlook: None,
     ) -> None:
@@ -90,18 +104,23 @@ class Campaign:
         self.seed = seed
         self.known = known
         self.keep_going = keep_going
-        self.fixed = fixed
+        self.fixed_sizes = fixed_sizes
+        self.wanted = wanted
+        """Requirements that are judged; empty: all."""
+
         self.write_ahead = write_ahead
         self.progress = progress
         self.outlook = Outlook()
         self.stop = False
+        self.ends_at = float("inf")
 
     def run(self, budget: Budget) -> Outlook:
         """The budget is spent, or the first new divergence was found and the campaign does not keep going."""
         began = time.monotonic()
+        self.ends_at = float("inf") if budget.seconds is None else began + budget.seconds
         outlook = self.outlook
         self._replay_known()
-        while not self._is_over(budget, began):
+        while not self._is_over(budget):
             self._walk(outlook.walks, budget)
             outlook.walks += 1
             outlook.seconds = time.monotonic() - began
@@ -109,7 +128,7 @@ class Campaign:
         outlook.seconds = time.monotonic() - began
         return outlook
 
-    def _is_over(self, budget: Budget, began: float) -> bool:
+    def _is_over(self, budget: Budget) -> bool:
         if self.stop:
             self.outlook.stopped = True
             return True
@@ -119,49 +138,91 @@ class Campaign:
             return True
         if budget.steps is not None and self.outlook.steps >= budget.steps:
             return True
-        return budget.seconds is not None and time.monotonic() - began >= budget.seconds
+        if budget.walks is not None and self.outlook.walks >= budget.walks:
+            return True
+        return time.monotonic() >= self.ends_at
 
     def _replay_known(self) -> None:
         """Each known divergence of this adapter is tried again by its own trace."""
         for entry in self.known:
+            if self.stop:
+                return
             steps = tuple(Recorded(op) for op in entry.trace)
-            again = replay(steps, lambda entry=entry: self._lockstep(entry.profile))  # type: ignore[misc]
+            again = replay(steps, lambda entry=entry: self.lockstep(entry.profile))  # type: ignore[misc]
             self.outlook.replayed[entry.id] = again.finding is not None and entry.covers(again.finding, entry.trace)
 
-    def _lockstep(self, profile: Profile) -> Lockstep:
-        return Lockstep(self.adapter, self.description, profile, self.level, Checker(profile))
+    def lockstep(self, profile: Profile) -> Lockstep:
+        """The adapter, reset, beside a new model. Raises AdapterError."""
+        return Lockstep(self.adapter, self.description, profile, self.level, Checker(profile, only=self.wanted or None))
 
     def _draw_profile(self, rng: random.Random) -> Profile:
-        if self.fixed:
-            return self.profile
         offered = self.description.evictions
-        evictions = tuple(policy for policy in EVICTION_POLICIES if offered is None or policy in offered)
-        return draw_profile(rng, self.profile, evictions=evictions, page_sizes=self.description.page_sizes)
+        return draw_profile(
+            rng,
+            self.profile,
+            fixed_sizes=self.fixed_sizes,
+            evictions=tuple(policy for policy in EVICTION_POLICIES if offered is None or policy in offered),
+            page_sizes=self.description.page_sizes,
+        )
 
     def _walk(self, index: int, budget: Budget) -> None:
         rng = random.Random(f"{self.seed}/{index}")
         profile = self._draw_profile(rng)
-        lockstep = self._lockstep(profile)
+        lockstep = self._started(profile)
+        if lockstep is None:
+            return
         left = WALK_STEPS if budget.steps is None else min(WALK_STEPS, budget.steps - self.outlook.steps)
         plan = Plan(
             steps=left,
             invalid_share=0.05 if self.description.invalid == "refuses" else 0.0,
             operations=self.description.operations,
         )
+        found: Finding | None = None
         with ExitStack() as stack:
+            lockstep.before_step = self._pause
             if self.write_ahead is not None:
                 self._write_ahead(stack, self.write_ahead, lockstep)
             try:
                 Walk(lockstep, rng, plan, swarm=index % 2 == 1).run()
-            except Found as found:
-                self._keep(lockstep, found.finding)
+            except _Enough:
+                lockstep.steps.pop()
+                self.outlook.unfinished = len(lockstep.steps)
+            except Found as error:
+                found = error.finding
             finally:
                 self._count(lockstep, profile)
+        if found is not None:
+            self._keep(lockstep, found)
+
+    def _started(self, profile: Profile) -> Lockstep | None:
+        """A new lockstep; where the implementation fails to start after it once did, None, a finding, and the end.
+
+        Raises AdapterError where it has never made a step.
+        """
+        try:
+            return self.lockstep(profile)
+        except AdapterError as error:
+            if not self.outlook.steps:
+                raise
+            finding = Finding(RAISED, f"cannot be reset: {error}", "reset", "crash", raised="reset")
+            self.outlook.divergences.append(Divergence(finding, profile, (), 0))
+            self.ends_at = 0.0
+            return None
+
+    def _pause(self, index: int, op: Operation) -> None:
+        """The walk ends here if the user or the clock says so."""
+        if self.stop or time.monotonic() >= self.ends_at:
+            raise _Enough
 
     def _write_ahead(self, stack: ExitStack, path: Path, lockstep: Lockstep) -> None:
         """Each step is with the operating system before it runs."""
         writer = stack.enter_context(WriteAhead(path, self.header(lockstep.profile)))
-        lockstep.before_step = writer.before
+
+        def before(index: int, op: Operation) -> None:
+            self._pause(index, op)
+            writer.before(index, op)
+
+        lockstep.before_step = before
 
         def after(index: int, op: Operation, outcome: Outcome, observation: Observation) -> None:
             writer.after(outcome=outcome)
@@ -186,7 +247,12 @@ class Campaign:
 
     def _keep(self, lockstep: Lockstep, finding: Finding) -> None:
         """The finding is made small and filed, once for each identity and known divergence."""
-        small: Replay = minimise(lockstep.steps, lambda: self._lockstep(lockstep.profile), finding, MINIMISE_REPLAYS)
+        if self.wanted and finding.requirement not in self.wanted and finding.source != "oracle":
+            self.outlook.elsewhere[finding.requirement] += 1
+            return
+        if any(each.known is None and each.finding.same_as(finding) for each in self.outlook.divergences):
+            return
+        small = self._minimised(lockstep, finding)
         final = small.finding or finding
         known = next((entry.id for entry in self.known if entry.covers(final, [s.op for s in small.steps])), None)
         divergence = Divergence(final, lockstep.profile, small.steps, len(lockstep.steps), known)
@@ -197,3 +263,15 @@ class Campaign:
             if (other.known, other.finding.identity) == (known, final.identity):
                 return
         self.outlook.divergences.append(divergence)
+
+    def _minimised(self, lockstep: Lockstep, finding: Finding) -> Replay:
+        """The smallest trace that could be found before the user or the clock ended the search for it."""
+        end = time.monotonic() + MINIMISE_SECONDS
+
+        def give_up() -> bool:
+            return self.stop or time.monotonic() >= end
+
+        try:
+            return minimise(lockstep.steps, lambda: self.lockstep(lockstep.profile), finding, MINIMISE_REPLAYS, give_up)
+        except AdapterError:
+            return Replay(tuple(lockstep.steps), finding)

@@ -9,6 +9,7 @@ from hicache_ref.oracle.content import Content
 from hicache_ref.oracle.seen import Seen
 from hicache_ref.vocabulary.events import Event
 from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, POOLS, ROOT, PageHash, Pages, PoolName
+from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.observation import Counts
 from hicache_ref.vocabulary.outcomes import Inserted, Matched, Outcome, Refused, Took
 
@@ -146,7 +147,8 @@ class Comparison:
             elif isinstance(ours, Refused):
                 expected, actual = sorted(expected), sorted(actual)
             if expected != actual:
-                raise Difference("HC-CONF-02", f"{ours.kind}.{name} is {actual}, expected {expected}")
+                text = f"{ours.kind}.{name} is {_told_as(actual)}, expected {_told_as(expected)}"
+                raise Difference("HC-CONF-02", text)
         if isinstance(ours, Inserted) and isinstance(theirs, Inserted):
             self._given_back(ours, theirs)
 
@@ -167,13 +169,24 @@ class Comparison:
                 "HC-EVENT-06", f"published but not expected: {extra}; expected but not published: {missing}"
             )
 
-    def content(self, state: State, known: Content) -> None:
+    def content(self, state: State, known: Content, view: Seen) -> None:
         """Each page that holds something holds the same on the other side (HC-PAGE-06, HC-PAGE-07)."""
         for pool_name, requirement, tier in ((KV_DEVICE, "HC-PAGE-06", "device"), (KV_HOST, "HC-PAGE-07", "host")):
             stamps, theirs = state.pools[pool_name].stamp, known.stamps[pool_name]
             for page, partner in self.pairs[pool_name].items():
-                if stamps[page] is not None and theirs.get(partner) != stamps[page]:
-                    raise Difference(requirement, f"{tier} page {partner} holds something else than its key says")
+                expected, actual = stamps[page], theirs.get(partner)
+                if expected is not None and actual != expected:
+                    held = (
+                        "nothing"
+                        if actual is None
+                        else f"the last page of [{view.names.get(actual, 'a key now gone')}]"
+                    )
+                    says = view.names.get(expected, "a request's key")
+                    raise Difference(requirement, f"{tier} page {partner} holds {held}, expected that of [{says}]")
+
+
+def _told_as(value: object) -> str:
+    return f"[{value}]" if isinstance(value, Key) else str(value)
 
 
 def _told(outcome: Outcome) -> Pages:
@@ -186,4 +199,5 @@ def _say(event: Event) -> str:
     fields = event.model_dump(exclude_none=True)
     medium = f" on {fields['medium']}" if "medium" in fields else ""
     number = f" {fields['block_hash']}" if "block_hash" in fields else ""
-    return f"{fields['kind']}{number}{medium}"
+    tokens = f" [{'.'.join(map(str, fields['token_ids']))}]" if "token_ids" in fields else ""
+    return f"{fields['kind']}{tokens}{number}{medium}"

@@ -161,9 +161,9 @@ class Lockstep:
             self.comparison.events(tuple(self.events), observation.events)
             self.events.clear()
         self.saw_every_step = view is not None and (self.saw_every_step or isinstance(op, ops.Reset))
-        if self.saw_every_step:
+        if view is not None and self.saw_every_step:
             self._follow_content(op, ours, observation)
-            self.comparison.content(self.model.state, self.content)
+            self.comparison.content(self.model.state, self.content, view)
 
     def _follow_content(self, op: Operation, ours: Step, observation: Observation) -> None:
         """The stamps of the implementation's pages follow this step."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hicache_ref.model.state import FREE
+from hicache_ref.requirements.locks import unpinned
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import NOWHERE, Change, Row, View
 from hicache_ref.vocabulary.ids import ROOT, NodeId
@@ -74,15 +75,9 @@ def pending_backup_pins(change: Change[Operation, Outcome]) -> int:
         if not must_pin:
             continue
         judged += 1
-        pinned = {number for _, number in ticket.pins}
-        for part in ticket.parts:
-            for page in part.host:
-                owner = after.host.held.get(page)
-                if owner is None or owner[0] != "node" or not isinstance(owner[1], int):
-                    continue
-                loose = [row.id for row in after.up(after.row[owner[1]]) if row.id not in pinned]
-                if loose:
-                    raise Broken.because(f"copy {ticket.id} runs, and does not pin nodes {loose}")
+        loose = unpinned(after, ticket)
+        if loose:
+            raise Broken.because(f"copy {ticket.id} runs, and does not pin nodes {loose}")
     return judged
 
 

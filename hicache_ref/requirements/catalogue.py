@@ -15,7 +15,7 @@ from hicache_ref.vocabulary.observation import Level
 from hicache_ref.vocabulary.profile import Rules
 
 Kind = Literal["always", "step", "sometimes", "eventually"]
-By = Literal["state", "oracle"]
+By = Literal["state", "oracle", "test"]
 
 
 class Requirement(Frozen):
@@ -29,7 +29,7 @@ class Requirement(Frozen):
     """What an implementation has to show for the rule to be judged."""
 
     by: By = "state"
-    """Whether the states of the model suffice to judge it, or only an oracle that compares can."""
+    """What judges it: states alone, only an oracle that compares, or states of a run that is set up for it."""
 
     since: str | None = None
     until: str | None = None

@@ -1,5 +1,6 @@
 """LOAD: a load fills exactly what was on host only, from sources that stay, or nothing happens."""
 
+from hicache_ref.requirements.locks import unpinned
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import Change, View
 from hicache_ref.vocabulary.operations import LoadBack
@@ -34,6 +35,19 @@ def sources_are_pinned(view: View) -> int:
             owner = view.host.held.get(page)
             if owner is not None and not (owner[0] == "node" and owner[1] in pinned):
                 raise Broken.because(f"load {busy.name} reads host page {page}, now held by {owner[0]} {owner[1]}")
+    return judged
+
+
+@always("HC-LOAD-05")
+def targets_are_pinned(view: View) -> int:
+    """A load pins every node that owns a page which it writes, and all above."""
+    judged = 0
+    for ticket in view.tickets.values():
+        if ticket.to == "device":
+            judged += 1
+            loose = unpinned(view, ticket)
+            if loose:
+                raise Broken.because(f"load {ticket.id} runs, and does not pin nodes {loose}")
     return judged
 
 

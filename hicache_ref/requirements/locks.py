@@ -1,5 +1,6 @@
 """LOCK: counts are what receipts and copies say, and what is pinned stays."""
 
+from hicache_ref.model.state import FREE, Ticket
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import Change, View
 from hicache_ref.vocabulary.ids import ROOT, NodeId
@@ -36,6 +37,19 @@ def pins_name_nodes(view: View) -> int:
     if strangers:
         raise Broken.because(f"nodes {strangers} are pinned and not in the tree")
     return len(view.receipts)
+
+
+def unpinned(view: View, ticket: Ticket) -> list[NodeId]:
+    """Nodes that own a page which the copy writes, or are above such a node, and are not named by it."""
+    pinned = {number for _, number in ticket.pins}
+    held = (view.host if ticket.to == "host" else view.device).held
+    loose: dict[NodeId, None] = {}
+    for part in ticket.parts:
+        for page in part.host if ticket.to == "host" else part.device:
+            owner = held.get(page, FREE)[1]
+            if isinstance(owner, int):
+                loose.update({row.id: None for row in view.up(view.row[owner]) if row.id not in pinned})
+    return list(loose)
 
 
 def _moved(change: Change[Operation, Outcome]) -> dict[NodeId, int]:

@@ -98,7 +98,7 @@ class Sweep:
         leaves = self._device_leaves() if pool == KV_DEVICE else self._host_leaves()
         rank = self._rank(row.id)
         least = min([self._rank(number) for number in leaves], default=rank)
-        leaf = row.id in leaves or row.id in self.unsure
+        leaf = row.id in leaves or row.id in self.unsure or (pool == KV_HOST and self._is_maybe_host_leaf(row.id))
         now = self.change.after.row.get(row.id)
         stayed = pool == KV_DEVICE and now is not None and now.device is not None
         self.taken.append(Taken(row, pool, leaf, bool(self.locks[row.id]), rank, least, stayed))
@@ -119,6 +119,11 @@ class Sweep:
             for number in self.on_host - self.resident - self.unsure
             if not self.locks[number] and not self.children.get(number) and number in self.settled
         }
+
+    def _is_maybe_host_leaf(self, number: NodeId) -> bool:
+        """It is a host leaf if all is gone that may be."""
+        kept = number in self.on_host and number not in self.resident and number in self.settled
+        return kept and not self.locks[number] and self.children.get(number, set()) <= self.unsure
 
     def _settle(self, row: Row | None) -> None:
         """The device victim was demoted, copied, dropped or kept, as the state after and the effects say."""

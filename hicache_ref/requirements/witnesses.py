@@ -166,12 +166,6 @@ def policy_refused(change: Seen) -> bool:
     return isinstance(change.told, Refused)
 
 
-@sometimes("HC-CONF-51", told=("invalid",))
-def caller_refused(change: Seen) -> bool:
-    """A call that breaks a precondition was refused."""
-    return change.told.kind == "invalid"
-
-
 @sometimes("HC-LIFE-50", "reset")
 def reset_refused(change: Seen) -> bool:
     """A reset had to wait for work in flight."""

@@ -65,7 +65,7 @@ def crash(error: BaseException, op: Operation, requirement: str, source: Source 
     One that carries `raw`, what another process said, was raised there: its words say the place, without numbers.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    text = f"{type(error).__name__}: {error}"
+    text = str(error) if hasattr(error, "raw") else f"{type(error).__name__}: {error}"
     if hasattr(error, "raw"):
         place = re.sub(r"\[.*?\]|\d+", "#", text.splitlines()[0])[:_PLACE_CHARACTERS]
     else:

@@ -12,6 +12,8 @@ from hicache_ref.vocabulary.outcomes import Audited, Outcome
 from hicache_ref.vocabulary.profile import Profile
 
 RAISED = "HC-CONF-01"
+CRASHES = (AssertionError, LookupError, TypeError, ValueError, AttributeError, StopIteration, RecursionError)
+"""What a faulty model raises when it trips over what it has broken."""
 
 
 class ModelStepper:
@@ -37,7 +39,7 @@ class ModelStepper:
                 self.checker.check_quiescent(self.model.state)
         except Broken as broken:
             raise Found(Finding(broken.requirement, broken.text, op.op, "requirement", falls=broken.falls)) from broken
-        except (AssertionError, LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:
+        except CRASHES as error:
             raise Found(crash(error, op, RAISED)) from error
         finally:
             self.steps.append(Recorded(op, taken))

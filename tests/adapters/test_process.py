@@ -26,7 +26,7 @@ from hicache_ref.vocabulary.profile import Profile
 
 ROOT = Path(__file__).parents[2]
 TOY = Path(__file__).with_name("toy_child.py")
-RAISE, PANIC, DIE, HANG, PRINT, NOTHING = 1, 2, 3, 4, 5, 6
+RAISE, PANIC, DIE, HANG, PRINT, FLOOD, NOTHING = 1, 2, 3, 4, 5, 6, 7
 
 
 def take(number: int) -> TakePages:
@@ -66,14 +66,14 @@ def is_running(pid: int) -> bool:
 def test_a_child_answers_the_four_verbs(toy: ProcessAdapter) -> None:
     """Goal: nothing is lost on the way. Method: each verb once, against the same object in this process."""
     assert frozenset({"take_pages", "match_prefix"}) == toy.describe().operations
-    assert Took(pages=(0, 1, 2, 3, 4, 5)) == toy.apply(take(NOTHING))
+    assert Took(pages=(0, 1, 2, 3, 4, 5, 6)) == toy.apply(take(NOTHING))
     assert Observation(level="counts", counts=Counts(free_device=1)) == toy.observe("counts")
 
 
 def test_a_step_is_apply_and_then_observe(toy: ProcessAdapter) -> None:
     """Goal: both answers of one round trip are those of two. Method: the observation counts the operation."""
     outcome, observation = toy.step(take(NOTHING), "counts")
-    assert Took(pages=(0, 1, 2, 3, 4, 5)) == outcome
+    assert Took(pages=(0, 1, 2, 3, 4, 5, 6)) == outcome
     assert observation.counts.free_device == 1
 
 
@@ -81,6 +81,11 @@ def test_what_the_child_prints_does_not_reach_the_protocol(toy: ProcessAdapter) 
     """Goal: a print in native code breaks nothing. Method: the toy writes to descriptor 1 and to sys.stdout."""
     assert Took(pages=(0, 1, 2, 3, 4)) == toy.apply(take(PRINT))
     assert toy.observe("counts").counts.free_device == 1
+
+
+def test_a_child_that_says_much_on_standard_error_is_not_kept_waiting(toy: ProcessAdapter) -> None:
+    """Goal: logging cannot hang a check. Method: megabytes, then the answer."""
+    assert Took(pages=(0, 1, 2, 3, 4, 5)) == toy.apply(take(FLOOD))
 
 
 @pytest.mark.parametrize(("act", "text"), [(RAISE, "ValueError: no such page"), (PANIC, "index out of bounds")])
@@ -101,7 +106,7 @@ def test_death_is_told_with_the_last_words_and_reset_starts_anew(toy: ProcessAda
     with pytest.raises(ProcessDied, match="gone until the next reset"):
         toy.apply(take(NOTHING))
     toy.reset(Profile())
-    assert Took(pages=(0, 1, 2, 3, 4, 5)) == toy.apply(take(NOTHING))
+    assert Took(pages=(0, 1, 2, 3, 4, 5, 6)) == toy.apply(take(NOTHING))
 
 
 def test_death_by_signal_names_it(toy: ProcessAdapter) -> None:
@@ -120,7 +125,7 @@ def test_a_hanging_child_is_killed(toy: ProcessAdapter) -> None:
     assert time.monotonic() - began < 5
     assert not is_running(pid)
     toy.reset(Profile())
-    assert Took(pages=(0, 1, 2, 3, 4, 5)) == toy.apply(take(NOTHING))
+    assert Took(pages=(0, 1, 2, 3, 4, 5, 6)) == toy.apply(take(NOTHING))
 
 
 def test_lines_far_longer_than_a_pipe_pass_both_ways(toy: ProcessAdapter) -> None:

@@ -12,7 +12,7 @@ from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.observation import Level
 from hicache_ref.vocabulary.profile import Profile
 
-RAISE, PANIC, DIE, HANG, PRINT = 1, 2, 3, 4, 5
+RAISE, PANIC, DIE, HANG, PRINT, FLOOD = 1, 2, 3, 4, 5, 6
 
 
 class PanicException(BaseException):
@@ -43,7 +43,18 @@ def _print() -> None:
     sys.stdout.flush()
 
 
-ACTS: dict[int, Callable[[], None]] = {RAISE: _raise, PANIC: _panic, DIE: _die, HANG: _hang, PRINT: _print}
+def _flood() -> None:
+    sys.stderr.write("a line that nobody waits for\n" * 100_000)
+
+
+ACTS: dict[int, Callable[[], None]] = {
+    RAISE: _raise,
+    PANIC: _panic,
+    DIE: _die,
+    HANG: _hang,
+    PRINT: _print,
+    FLOOD: _flood,
+}
 
 
 class Toy:

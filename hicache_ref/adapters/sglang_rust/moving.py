@@ -119,7 +119,9 @@ class Moving(Books):
             ticket = handle("h", self.nodes.key_of(node), self.copies)
             self.put_on_host(node, source, ticket)
             lock = self.tree.inc_lock_ref(node)
-            self.copies[ticket] = Copy("host", node, self.tree.is_write_back(), lock, published=[node])
+            self.copies[ticket] = Copy(
+                to="host", node=node, write_back=self.tree.is_write_back(), lock=lock, published=[node]
+            )
             tickets.append(ticket)
             count += len(source)
         return tuple(tickets), count
@@ -166,7 +168,9 @@ class Moving(Books):
         source, target = self.core.pages(spec[1]), self.device.take(count)
         self.obey(self.tree.commit_load_back(node, self.core.slots(self.load_target(target)), spec, others))
         lock = self.tree.inc_lock_ref(node)
-        self.copies[ticket] = Copy("device", node, self.tree.is_write_back(), lock, host_lock)
+        self.copies[ticket] = Copy(
+            to="device", node=node, write_back=self.tree.is_write_back(), lock=lock, host_lock=host_lock
+        )
         self.issued.append(IssuedCopy(ticket=ticket, to="device", source=source, target=target))
         return None
 

@@ -1,0 +1,73 @@
+"""The command line. Each group of commands is a file; here they are put together, and failures become exit codes."""
+
+import os
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version as installed_version
+from typing import Annotated
+
+import typer
+from typer.main import get_command
+
+from hicache_ref.cli import check, explore, spec, traces
+from hicache_ref.cli.common import Problem, help_if_alone, say
+from hicache_ref.jsonlines import FileError
+from hicache_ref.vocabulary.adapter import AdapterError
+
+BAD_INPUT, OUR_FAULT, INTERRUPTED = 2, 3, 4
+_CLICKS_CODE_FOR_CTRL_C = 130
+
+app = typer.Typer(
+    name="hicache-ref",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("check")(check.check)
+app.command("replay")(traces.replay)
+app.command("minimize")(traces.minimize)
+app.command("explain")(traces.explain)
+app.command("explore")(explore.explore)
+app.add_typer(spec.app, name="spec")
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Say which version this is, and end.")] = False,
+) -> None:
+    """The rules of a hierarchical KV cache, executable, and an oracle that checks implementations against them.
+
+    Example: hicache-ref check --adapter reference --time-budget 5
+    """
+    if version:
+        print(f"hicache-ref {installed_version('hicache-ref')}")
+    help_if_alone(context)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command has run; returns its exit code. What goes wrong is one line on standard error."""
+    try:
+        code = get_command(app).main(
+            args=None if arguments is None else list(arguments), prog_name="hicache-ref", standalone_mode=False
+        )
+    except (Problem, AdapterError, FileError) as error:
+        say(str(error))
+        return BAD_INPUT
+    except Exception as error:
+        if (usage := getattr(error, "format_message", None)) is not None:
+            say(usage())
+            return BAD_INPUT
+        return _own_fault(error)
+    if code == _CLICKS_CODE_FOR_CTRL_C:
+        say("interrupted")
+        return INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def _own_fault(error: Exception) -> int:
+    """An exception that nobody expected is a fault of this program."""
+    if os.environ.get("HICACHE_REF_DEBUG"):
+        traceback.print_exception(error)
+    say(f"internal error, {type(error).__name__}: {error} (HICACHE_REF_DEBUG=1 shows where)")
+    return OUR_FAULT

@@ -1,0 +1,220 @@
+"""`check`: one implementation beside the model until the budget is spent, or a recorded trace."""
+
+import re
+import shlex
+import time
+from contextlib import ExitStack
+from functools import partial
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hicache_ref.cli.common import (
+    STEP_TIMEOUT,
+    AdapterCommandOption,
+    AdapterOption,
+    Chosen,
+    FetchOption,
+    Format,
+    FormatOption,
+    NoColorOption,
+    OptionOption,
+    Problem,
+    ReportFolder,
+    SeedOption,
+    StepTimeoutOption,
+    profile_of,
+    progress,
+    requirements_of,
+    say,
+    stopping,
+    write_json,
+)
+from hicache_ref.cli.reports import Run
+from hicache_ref.model import fresh
+from hicache_ref.oracle.campaign import Budget, Campaign, Divergence
+from hicache_ref.oracle.explain import Story, retell
+from hicache_ref.oracle.judge import RecordedAdapter, expect_judgeable, judge
+from hicache_ref.oracle.known import Known, read_known
+from hicache_ref.oracle.lockstep import Lockstep
+from hicache_ref.oracle.verdict import EXIT_CODES
+from hicache_ref.requirements import Checker, catalogue_digest
+from hicache_ref.trace import read_trace
+from hicache_ref.vocabulary.adapter import AdapterError, Description
+from hicache_ref.vocabulary.profile import SIZES
+
+TIME_BUDGET = 10.0
+"""Seconds, where the user gives no budget."""
+
+REPORTS = Path("divergences")
+
+
+def check(
+    adapter: AdapterOption = None,
+    adapter_cmd: AdapterCommandOption = None,
+    option: OptionOption = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", metavar="FILE", help="Judge this recorded trace; nothing is executed.")
+    ] = None,
+    fetch: FetchOption = False,
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", metavar="RULES[/SIZES]", help="Rules, sizes or both; sizes are drawn if not named."),
+    ] = None,
+    requirement: Annotated[
+        list[str] | None, typer.Option("--requirement", metavar="ID", help="Judge only this one; repeatable.")
+    ] = None,
+    seed: SeedOption = 0,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, metavar="N", help="End after so many steps.")] = None,
+    examples: Annotated[
+        int | None, typer.Option("--examples", min=1, metavar="N", help="End after so many walks.")
+    ] = None,
+    time_budget: Annotated[
+        float | None,
+        typer.Option(
+            "--time-budget", min=0.001, metavar="S", help="End after so many seconds  [default: 10 if no other]"
+        ),
+    ] = None,
+    step_timeout: StepTimeoutOption = STEP_TIMEOUT,
+    known: Annotated[
+        Path | None,
+        typer.Option("--known", metavar="FILE", help="Known divergences  [default: those that come with the adapter]"),
+    ] = None,
+    report: Annotated[Path, typer.Option("--report", metavar="DIR", help="Where reports and traces go.")] = REPORTS,
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after a new divergence.")] = False,
+    format: FormatOption = Format.text,
+    no_color: NoColorOption = False,
+) -> None:
+    """Check an implementation against the model, step by step.
+
+    Exit code: 0 conforms, 1 divergence, 2 bad input, 3 the oracle contradicts itself, 4 inconclusive.
+
+    Example: hicache-ref check --adapter reference --time-budget 5
+    """
+    wanted = requirements_of(requirement or [])
+    chosen = Chosen(adapter=adapter, command=adapter_cmd, options=option or [], fetch=fetch, step_timeout=step_timeout)
+    with ExitStack() as stack:
+        if trace is not None:
+            if adapter or adapter_cmd or profile:
+                raise Problem("--trace with an adapter or a profile, expected neither: the trace names both")
+            run, folder = _judged(trace, wanted, report, stack)
+        else:
+            if steps is None and examples is None and time_budget is None:
+                time_budget = TIME_BUDGET
+            budget = Budget(steps=steps, walks=examples, seconds=time_budget)
+            campaign = _campaign(chosen, profile, wanted, seed, known, keep_going, stack)
+            run, folder = _walked(campaign, chosen, budget, report, not no_color, stack)
+        verdict, texts = run.report(folder.path)
+        if format is Format.json:
+            write_json(verdict)
+        else:
+            print("\n".join([run.summary(verdict, color=not no_color), *texts]), end="")
+    raise typer.Exit(EXIT_CODES[verdict.verdict])
+
+
+def _campaign(chosen: Chosen, profile: str | None, wanted: frozenset[str], seed: int, known: Path | None,
+              keep_going: bool, stack: ExitStack) -> Campaign:  # fmt: skip
+    """The campaign that the options describe; the adapter is closed with `stack`. Raises Problem, AdapterError."""
+    made = chosen.opened()
+    if hasattr(made, "close"):
+        stack.callback(made.close)
+    description = made.describe()
+    name = profile or description.profile
+    return Campaign(
+        made, profile_of(name), seed=seed, known=_known(known, description), keep_going=keep_going,
+        fixed_sizes=any(part in SIZES for part in name.split("/")), wanted=wanted,
+    )  # fmt: skip
+
+
+def _known(path: Path | None, description: Description) -> tuple[Known, ...]:
+    """The entries of the file, or of the one that comes with the adapter. Raises KnownError."""
+    if path is not None:
+        return read_known(path)
+    packaged = files("hicache_ref.adapters") / "known" / f"{description.name}.jsonl"
+    if not re.fullmatch(r"[\w.-]+", description.name) or not packaged.is_file():
+        return ()
+    with as_file(packaged) as file:
+        return read_known(file)
+
+
+def _walked(campaign: Campaign, chosen: Chosen, budget: Budget, report: Path, color: bool,
+            stack: ExitStack) -> tuple[Run, ReportFolder]:  # fmt: skip
+    """The campaign has run, and its story can be told. Raises Problem, AdapterError."""
+    folder = stack.enter_context(ReportFolder(report))
+    campaign.write_ahead = folder.running
+    show = stack.enter_context(progress(color=color))
+    campaign.progress = lambda outlook: show(
+        f"{outlook.steps:,} steps, {outlook.walks:,} walks, {outlook.seconds:.0f} s, "
+        f"{len(outlook.divergences)} divergences"
+    )
+
+    def stop() -> None:
+        campaign.stop = True
+
+    with stopping(stop):
+        outlook = campaign.run(budget)
+    remarks = []
+    if outlook.stopped and outlook.unfinished:
+        kept = folder.kept(f"stopped-seed{campaign.seed}-walk{outlook.walks - 1}.jsonl")
+        remarks.append(f"the walk under way is in {kept}, {outlook.unfinished} steps")
+    run = Run(
+        description=campaign.description,
+        outlook=outlook,
+        profile=campaign.profile.name,
+        level=campaign.level,
+        seed=campaign.seed,
+        wanted=campaign.wanted,
+        known=campaign.known,
+        header=campaign.header,
+        story=partial(_story, campaign),
+        replay=lambda path: shlex.join(["hicache-ref", "replay", str(path), *chosen.words()]),
+        walks=outlook.walks,
+        remarks=remarks,
+    )
+    return run, folder
+
+
+def _story(campaign: Campaign, divergence: Divergence) -> Story:
+    """The divergence executed again; without steps where the implementation does not start any more."""
+    try:
+        return retell(campaign.lockstep(divergence.profile), divergence.steps)
+    except AdapterError:
+        return Story(divergence.profile, (), None, fresh(divergence.profile))
+
+
+def _judged(path: Path, wanted: frozenset[str], report: Path, stack: ExitStack) -> tuple[Run, ReportFolder]:
+    """The trace has been judged. Raises TraceError, Problem."""
+    trace = read_trace(path)
+    expect_judgeable(path, trace)
+    header = trace.header
+    if header.requirements != catalogue_digest():
+        say(f"{path}: written under requirements {header.requirements}, judged under {catalogue_digest()}")
+    folder = stack.enter_context(ReportFolder(report))
+    stopped: list[bool] = []
+    began = time.monotonic()
+    with stopping(lambda: stopped.append(True)):
+        outlook = judge(trace, Checker(header.profile, only=wanted or None), lambda: bool(stopped))
+    outlook.seconds = time.monotonic() - began
+    description = RecordedAdapter(trace).describe()
+
+    def story(divergence: Divergence) -> Story:
+        lockstep = Lockstep(
+            RecordedAdapter(trace), description, header.profile, description.level, Checker(header.profile)
+        )
+        return retell(lockstep, divergence.steps)
+
+    run = Run(
+        description=description,
+        outlook=outlook,
+        profile=header.profile.name,
+        level=description.level,
+        seed=header.seed,
+        wanted=wanted,
+        known=(),
+        header=lambda profile: header,
+        story=story,
+        replay=lambda path: shlex.join(["hicache-ref", "check", "--trace", str(path)]),
+    )
+    return run, folder

@@ -1,0 +1,109 @@
+"""What a check leaves behind: a report and a trace for each new divergence, and the summary of the run."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hicache_ref.cli.common import emphasised
+from hicache_ref.oracle.campaign import Divergence, Outlook
+from hicache_ref.oracle.explain import Story
+from hicache_ref.oracle.known import Known
+from hicache_ref.oracle.verdict import CheckReport, DivergenceLine, check_report
+from hicache_ref.report.files import stem, write_text
+from hicache_ref.report.model import divergence_report
+from hicache_ref.report.text import divergence_text, summary_text
+from hicache_ref.trace import Trace, TraceHeader, write_trace
+from hicache_ref.vocabulary.adapter import Description
+from hicache_ref.vocabulary.observation import Level
+from hicache_ref.vocabulary.profile import Profile
+
+COLOURS = {"conforms": "green", "divergence": "red", "oracle-fault": "magenta", "inconclusive": "yellow"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is over, and how its findings are told, filed and replayed."""
+
+    description: Description
+    outlook: Outlook
+    profile: str
+    level: Level
+    seed: int | None
+    wanted: frozenset[str]
+    known: Sequence[Known]
+    header: Callable[[Profile], TraceHeader]
+    story: Callable[[Divergence], Story]
+    replay: Callable[[Path], str]
+    """The command that executes or judges the trace in this file again."""
+
+    walks: int | None = None
+    remarks: list[str] = field(default_factory=list)
+
+    def report(self, folder: Path) -> tuple[CheckReport, list[str]]:
+        """The verdict, and the text of the report of each new finding; both are in `folder` too.
+
+        Raises TraceError where the folder cannot be written to.
+        """
+        lines, texts = [], []
+        for divergence in self.outlook.divergences:
+            path = None
+            if divergence.known is None:
+                path, text = self._filed(divergence, folder)
+                texts.append(text)
+            lines.append(
+                DivergenceLine(
+                    requirement=divergence.finding.requirement,
+                    operation=divergence.finding.operation,
+                    trace=None if path is None else str(path),
+                    length=len(divergence.steps),
+                    known=divergence.known,
+                )
+            )
+        if self.outlook.oracle_fault is not None:
+            texts.append(self._filed(self.outlook.oracle_fault, folder)[1])
+        verdict = check_report(
+            self.description, self.outlook, lines, profile=self.profile, level=self.level, seed=self.seed,
+            wanted=self.wanted,
+        )  # fmt: skip
+        return verdict, texts
+
+    def _filed(self, divergence: Divergence, folder: Path) -> tuple[Path, str]:
+        """The file of its trace, and its report, which lies beside it."""
+        path = folder / f"{stem(divergence.finding.requirement, divergence.profile, divergence.steps)}.jsonl"
+        story = self.story(divergence)
+        steps = story.trace_steps()
+        write_trace(path, Trace(self.header(divergence.profile), steps))
+        report = divergence_report(
+            divergence.finding, story, self.description, found_after=divergence.found_after, replay=self.replay(path)
+        )
+        text = divergence_text(report)
+        write_text(path.with_suffix(".txt"), text)
+        return path, text
+
+    def summary(self, verdict: CheckReport, *, color: bool) -> str:
+        """The run in a few lines, the verdict last."""
+        return summary_text(
+            verdict,
+            self.description,
+            walks=self.walks,
+            stopped=self.outlook.stopped,
+            remarks=[*self._about_known(), *self._about_others(), *self.remarks],
+            verdict=emphasised(verdict.verdict, COLOURS[verdict.verdict], color=color),
+        )
+
+    def _about_known(self) -> list[str]:
+        """Each known divergence whose trace was replayed or that was met, and whether it is still there."""
+        met = {each.known for each in self.outlook.divergences}
+        said = []
+        for entry in self.known:
+            if entry.id in self.outlook.replayed:
+                state = "still fails" if self.outlook.replayed[entry.id] else "gone"
+                state += ", met" if entry.id in met else ""
+                said.append(f"known {entry.id}: {state} ({entry.requirement} at {entry.operation}; {entry.reason})")
+        return said
+
+    def _about_others(self) -> list[str]:
+        return [
+            f"{count} walk{'s' * (count != 1)} ended at {name}, which was not asked for"
+            for name, count in self.outlook.elsewhere.most_common()
+        ]

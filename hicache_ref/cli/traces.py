@@ -1,0 +1,268 @@
+"""`replay`, `minimize`, `explain`: what is done with a trace that somebody kept."""
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from hicache_ref.adapters.registry import known_names
+from hicache_ref.cli.common import (
+    STEP_TIMEOUT,
+    AdapterCommandOption,
+    AdapterOption,
+    Chosen,
+    FetchOption,
+    Format,
+    FormatOption,
+    NoColorOption,
+    OptionOption,
+    Problem,
+    StepTimeoutOption,
+    emphasised,
+    say,
+    stopping,
+    write_json,
+)
+from hicache_ref.jsonlines import FileError
+from hicache_ref.oracle.explain import retell
+from hicache_ref.oracle.judge import RecordedAdapter
+from hicache_ref.oracle.lockstep import Lockstep
+from hicache_ref.oracle.verdict import EXIT_CODES
+from hicache_ref.report.model import divergence_report
+from hicache_ref.report.text import divergence_text
+from hicache_ref.requirements import Checker
+from hicache_ref.search.finding import Finding, Recorded
+from hicache_ref.search.minimise import Replay, minimise
+from hicache_ref.search.minimise import replay as replayed
+from hicache_ref.trace import Trace, read_trace, write_trace
+from hicache_ref.vocabulary.adapter import Adapter, AdapterError, Description
+from hicache_ref.vocabulary.base import Frozen
+
+TraceArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A trace.")]
+
+Result = Literal["still fails", "passes", "error"]
+
+
+class Again(Frozen):
+    """What became of one trace."""
+
+    trace: str
+    result: Result
+    steps: int = 0
+    requirement: str | None = None
+    operation: str | None = None
+    text: str | None = None
+    """What differs, or why the trace could not be executed."""
+
+
+class ReplayReport(Frozen):
+    """What became of all of them."""
+
+    traces: tuple[Again, ...]
+    still_fails: int
+    passes: int
+    errors: int
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A trace and the implementation on which it is executed."""
+
+    path: Path
+    trace: Trace
+    adapter: Adapter
+    description: Description
+    chosen: Chosen | None
+    """None: the trace itself answers, and nothing is executed."""
+
+    @property
+    def steps(self) -> tuple[Recorded, ...]:
+        """Operations and choices of the trace."""
+        return tuple(Recorded(step.op, step.choices) for step in self.trace.steps)
+
+    def lockstep(self) -> Lockstep:
+        """The implementation, reset, beside a new model. Raises AdapterError."""
+        profile = self.trace.header.profile
+        return Lockstep(self.adapter, self.description, profile, self.description.level, Checker(profile))
+
+    def again(self) -> Replay:
+        """The trace executed to its first finding, if there is one."""
+        if self.chosen is not None:
+            return replayed(self.steps, self.lockstep)
+        story = retell(self.lockstep(), self.steps)
+        return Replay(self.steps[: len(story.steps)], story.finding)
+
+    def command(self, path: Path) -> str:
+        """The command line that does it once more."""
+        if self.chosen is None:
+            return shlex.join(["hicache-ref", "check", "--trace", str(path)])
+        return shlex.join(["hicache-ref", "replay", str(path), *self.chosen.words()])
+
+
+@contextmanager
+def _subject(path: Path, chosen: Chosen, *, may_judge: bool = False) -> Iterator[Subject]:
+    """The trace, and the adapter that was chosen or that it names. Raises TraceError, Problem, AdapterError."""
+    trace = read_trace(path)
+    name = trace.header.implementation.name
+    if chosen.adapter is None and chosen.command is None:
+        if name in known_names():
+            chosen = chosen.model_copy(update={"adapter": name})
+        elif may_judge:
+            recorded = RecordedAdapter(trace)
+            yield Subject(path, trace, recorded, recorded.describe(), None)
+            return
+        else:
+            raise Problem(f"{path}: of the adapter {name!r}, expected --adapter or --adapter-cmd to say how to make it")
+    adapter = chosen.opened()
+    try:
+        yield Subject(path, trace, adapter, adapter.describe(), chosen)
+    finally:
+        if hasattr(adapter, "close"):
+            adapter.close()
+
+
+def replay(
+    traces: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Traces.")],
+    adapter: AdapterOption = None,
+    adapter_cmd: AdapterCommandOption = None,
+    option: OptionOption = None,
+    fetch: FetchOption = False,
+    step_timeout: StepTimeoutOption = STEP_TIMEOUT,
+    format: FormatOption = Format.text,
+    no_color: NoColorOption = False,
+) -> None:
+    """Execute traces again, on the adapter that each names or on another one.
+
+    Exit code: 0 all pass, 1 one still fails, 2 one cannot be executed.
+
+    Example: hicache-ref replay divergences/HC-PAGE-06-a8108dfe.jsonl --adapter sglang-rust
+    """
+    chosen = Chosen(adapter=adapter, command=adapter_cmd, options=option or [], fetch=fetch, step_timeout=step_timeout)
+    found: list[Again] = []
+    stopped: list[bool] = []
+    sources: set[str] = set()
+    with stopping(lambda: stopped.append(True)):
+        for path in traces:
+            if stopped:
+                break
+            again, finding = _again(path, chosen)
+            found.append(again)
+            sources |= {finding.source} if finding else set()
+            if format is Format.text and again.result != "error":
+                print(_line(again, color=not no_color))
+    if format is Format.json:
+        counts = [sum(each.result == result for each in found) for result in ("still fails", "passes", "error")]
+        write_json(ReplayReport(traces=tuple(found), still_fails=counts[0], passes=counts[1], errors=counts[2]))
+    raise typer.Exit(_exit_code({each.result for each in found}, sources, stopped=bool(stopped)))
+
+
+def _exit_code(results: set[str], sources: set[str], *, stopped: bool) -> int:
+    if "oracle" in sources:
+        return EXIT_CODES["oracle-fault"]
+    if "still fails" in results:
+        return EXIT_CODES["divergence"]
+    if "error" in results:
+        return 2
+    return EXIT_CODES["inconclusive" if stopped else "conforms"]
+
+
+def _again(path: Path, chosen: Chosen) -> tuple[Again, Finding | None]:
+    """What became of the trace; what prevented it is on standard error too."""
+    try:
+        with _subject(path, chosen) as subject:
+            steps, finding = subject.again()
+    except (Problem, FileError, AdapterError) as error:
+        say(str(error))
+        return Again(trace=str(path), result="error", text=str(error)), None
+    if finding is None:
+        return Again(trace=str(path), result="passes", steps=len(steps)), None
+    again = Again(
+        trace=str(path), result="still fails", steps=len(steps), requirement=finding.requirement,
+        operation=finding.operation, text=finding.text,
+    )  # fmt: skip
+    return again, finding
+
+
+def _line(again: Again, *, color: bool) -> str:
+    if again.result == "passes":
+        return f"{emphasised('passes', 'green', color=color)}       {again.trace}   {again.steps} steps"
+    where = f"{again.requirement} at step {again.steps - 1}, {again.operation}"
+    return f"{emphasised('still fails', 'red', color=color)}  {again.trace}   {where}: {again.text}"
+
+
+def minimize(
+    trace: TraceArgument,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The smaller trace  [default: FILE with .min.jsonl]")
+    ] = None,
+    adapter: AdapterOption = None,
+    adapter_cmd: AdapterCommandOption = None,
+    option: OptionOption = None,
+    fetch: FetchOption = False,
+    step_timeout: StepTimeoutOption = STEP_TIMEOUT,
+    format: FormatOption = Format.text,
+    no_color: NoColorOption = False,
+) -> None:
+    """Delete steps from a trace while the same requirement fails at the same operation.
+
+    Example: hicache-ref minimize run.jsonl --adapter my_engine.testing:make --out small.jsonl
+    """
+    chosen = Chosen(adapter=adapter, command=adapter_cmd, options=option or [], fetch=fetch, step_timeout=step_timeout)
+    out = out or trace.with_suffix(".min.jsonl")
+    stopped: list[bool] = []
+    with _subject(trace, chosen) as subject, stopping(lambda: stopped.append(True)):
+        first = subject.again()
+        if first.finding is None:
+            raise Problem(f"{trace}: passes on {subject.description.name}, expected a trace that fails")
+        small = minimise(first.steps, subject.lockstep, first.finding, give_up=lambda: bool(stopped))
+        story = retell(subject.lockstep(), small.steps)
+        write_trace(out, Trace(subject.trace.header, story.trace_steps()))
+        command = subject.command(out)
+    if format is Format.json:
+        write_json({"trace": str(out), "length": len(small.steps), "from": len(subject.steps),
+                    "requirement": first.finding.requirement, "operation": first.finding.operation})  # fmt: skip
+    else:
+        what = f"{first.finding.requirement} at {first.finding.operation}"
+        print(f"{len(small.steps)} steps of {len(subject.steps)}: {what}")
+        print(command)
+    raise typer.Exit(EXIT_CODES["inconclusive"] if stopped else 0)
+
+
+def explain(
+    trace: TraceArgument,
+    adapter: AdapterOption = None,
+    adapter_cmd: AdapterCommandOption = None,
+    option: OptionOption = None,
+    fetch: FetchOption = False,
+    step_timeout: StepTimeoutOption = STEP_TIMEOUT,
+    format: FormatOption = Format.text,
+    no_color: NoColorOption = False,
+) -> None:
+    """Report the divergence in a trace: executed again, or as recorded where its adapter is not known here.
+
+    Exit code: 0 nothing differs, 1 something does, 3 the oracle contradicts itself.
+
+    Example: hicache-ref explain divergences/HC-PAGE-06-a8108dfe.jsonl
+    """
+    chosen = Chosen(adapter=adapter, command=adapter_cmd, options=option or [], fetch=fetch, step_timeout=step_timeout)
+    with _subject(trace, chosen, may_judge=True) as subject:
+        first = subject.again()
+        if first.finding is None:
+            if format is Format.json:
+                write_json({"trace": str(trace), "steps": len(first.steps), "divergence": None})
+            else:
+                print(f"passes: nothing differs in {len(first.steps)} steps")
+            raise typer.Exit(0)
+        report = divergence_report(
+            first.finding, retell(subject.lockstep(), first.steps), subject.description,
+            found_after=len(subject.steps), replay=subject.command(trace),
+        )  # fmt: skip
+    if format is Format.json:
+        write_json({"trace": str(trace), "steps": len(first.steps), "divergence": report.model_dump(mode="json")})
+    else:
+        print(divergence_text(report), end="")
+    raise typer.Exit(EXIT_CODES["oracle-fault" if first.finding.source == "oracle" else "divergence"])

@@ -1,0 +1,26 @@
+"""Planted faults: the catalogue that the oracle itself is tested with.
+
+One file a family, named like the file of the model that it breaks; `run` searches for each fault and says what
+caught it.
+"""
+
+from hicache_ref.faults import (
+    backup,
+    events,
+    evict,
+    hashing,
+    insert,
+    leaves,
+    lifecycle,
+    load,
+    locks,
+    pages,
+    transfer,
+    tree,
+)
+from hicache_ref.faults.catalogue import FAULTS, KINDS, Fault, Kind, model
+
+FAMILIES = (pages, tree, locks, leaves, evict, backup, load, insert, transfer, hashing, events, lifecycle)
+"""The modules by which the catalogue is filled."""
+
+__all__ = ["FAMILIES", "FAULTS", "KINDS", "Fault", "Kind", "model"]

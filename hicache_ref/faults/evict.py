@@ -1,0 +1,208 @@
+"""Faults of eviction: too little, too much, the wrong node, in the wrong order, or for nothing."""
+
+from collections.abc import Iterator
+
+from hicache_ref.faults.catalogue import OWN, plant
+from hicache_ref.model import Model
+from hicache_ref.model.evict import Rank, Tally
+from hicache_ref.model.state import Node
+from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, ROOT, NodeId, Pages, PoolName
+from hicache_ref.vocabulary.operations import Evict
+from hicache_ref.vocabulary.outcomes import Evicted, Refused
+
+WRITE_BACK = {"write_policy": "write_back"}
+
+
+@plant("evict-forgets-parents", "K5", "D2", "SG-5499", expected="HC-EVICT-03")
+class EvictForgetsParents(Model):
+    """A sweep ends with the leaves that it began with: a parent that became a leaf is not looked at.
+
+    SGLang's hybrid cache does not push the surviving ancestor of a cascade; its early write-back never filled the
+    list of nodes whose parents had to be looked at again.
+    """
+
+    def _victims(self, pool_name: PoolName, leaves: set[NodeId]) -> Iterator[Node]:
+        """The set as it is now."""
+        return super()._victims(pool_name, leaves.copy())
+
+
+@plant("failed-backup-demotes", "K12", "D3", "SG-27108", expected=("HC-TREE-03", "HC-EVICT-05"), rules=WRITE_BACK)
+class FailedBackupDemotes(Model):
+    """Under write_back a node leaves the device although its backup found no room or failed.
+
+    SGLang's hybrid cache and unified tree ignored what the backup returned; the next step met a node without host
+    copy.
+    """
+
+    def _evict_device_leaf(self, node: Node) -> Pages:
+        """Whatever the backup says."""
+        if self.state.policy != "write_back" or node.host is not None:
+            return super()._evict_device_leaf(node)
+        pages = node.at[KV_DEVICE]
+        if not self._write_back(node):
+            self._give_up_device(node)
+        return pages
+
+
+@plant("host-eviction-takes-victim", "K2", "D14", expected=("HC-PAGE-01", "HC-PAGE-05", "HC-PAGE-08"), rules=WRITE_BACK)
+class HostEvictionTakesVictim(Model):
+    """Host eviction for a backup cascades upwards, and frees the pages of the very node that is being backed up.
+
+    SGLang's hybrid cache under write_back: the victim's device pages are freed, copied from, and freed again.
+    """
+
+    def evict_host(self, count: int) -> Tally:
+        """A parent that is left without children and without host copy gives its pages up."""
+        above = [self.state.nodes[number].parent for number in self.state.host_leaves]
+        tally = super().evict_host(count)
+        for number in above:
+            node = self.state.nodes.get(number)
+            if node is not None and number != ROOT and not node.children and node.host is None and not node.locks[KV]:
+                self.release(KV_DEVICE, node.at[KV_DEVICE])
+        return tally
+
+
+@plant("host-eviction-counts-nodes", "K10", "D15", expected="HC-EVICT-03")
+class HostEvictionCountsNodes(Model):
+    """Host eviction reports another number of pages than it freed.
+
+    SGLang's hybrid cache counts the device tokens of what a cascade removes, and not the host tokens.
+    """
+
+    def evict_host(self, count: int) -> Tally:
+        """One for each node."""
+        before = len(self.state.nodes)
+        tally = super().evict_host(count)
+        nodes = before - len(self.state.nodes)
+        return tally._replace(given=nodes, freed=nodes)
+
+
+@plant("host-eviction-empties-pool", "K10", "SG-4987", expected="HC-EVICT-07")
+class HostEvictionEmptiesPool(Model):
+    """Host eviction goes on until no leaf remains, however little was asked for.
+
+    SGLang's early evict_host never raised the counter on which its loop depends.
+    """
+
+    def evict_host(self, count: int) -> Tally:
+        """As much as there is."""
+        return super().evict_host(len(self.state.pools[KV_HOST].owner))
+
+
+@plant("host-evicted-beside-free-pages", "K4", "TR-18868", expected=("HC-EVICT-06", "HC-EVICT-07"))
+class HostEvictedBesideFreePages(Model):
+    """A backup evicts host content as if no page were free.
+
+    TensorRT-LLM queues an emptied slot behind live blocks, which are evicted first.
+    """
+
+    def host_room(self, count: int) -> bool:
+        """Free pages do not count."""
+        if self._host_can_free(count):
+            self.evict_host(count)
+        return count <= self.free_count(KV_HOST)
+
+
+@plant("host-evicted-for-hopeless", "K4", "OR-11", "LM-4659", expected="HC-EVICT-06")
+class HostEvictedForHopeless(Model):
+    """Host content is evicted for a backup that finds no room even then.
+
+    SGLang's write_backup and LMCache's disk admission evict before they know that it helps.
+    """
+
+    def host_room(self, count: int) -> bool:
+        """Nobody asks whether it suffices."""
+        short = count - self.free_count(KV_HOST)
+        if short > 0:
+            self.evict_host(short)
+        return count <= self.free_count(KV_HOST)
+
+
+@plant("device-evicted-for-hopeless", "K4", OWN, expected="HC-EVICT-06")
+class DeviceEvictedForHopeless(Model):
+    """Device content is evicted for a request that is refused all the same."""
+
+    def device_room(self, count: int) -> Refused | None:
+        """Nobody asks whether it suffices."""
+        short = count - self.free_count(KV_DEVICE)
+        if short > 0:
+            self.evict_device(short)
+        return super().device_room(count)
+
+
+@plant(
+    "pruned-not-demoted", "K4", "SG-33713", expected="HC-CONF-07",
+    lockstep_only="the requirements on victims speak of those without host copy",
+)  # fmt: skip
+class PrunedNotDemoted(Model):
+    """A backed-up node that leaves the device leaves the tree too, and its host copy is lost.
+
+    SGLang's unified tree with recurrent state: pages arrive on host, and the next match finds nothing to load.
+    """
+
+    def _evict_device_leaf(self, node: Node) -> Pages:
+        """Dropped where it can be."""
+        pages = node.at[KV_DEVICE]
+        return pages if self._drop(node) else super()._evict_device_leaf(node)
+
+
+@plant("evict-gives-up-early", "K11", "VL-55461", expected="HC-EVICT-03")
+class EvictGivesUpEarly(Model):
+    """Eviction takes leaves that are backed up, and ends where none is left, although others could go.
+
+    vLLM's ARC policy prefers one of its lists and ends when that runs dry.
+    """
+
+    def _victims(self, pool_name: PoolName, leaves: set[NodeId]) -> Iterator[Node]:
+        """Backed-up leaves and what becomes a leaf by that."""
+        nodes = self.state.nodes
+        return super()._victims(pool_name, {number for number in leaves if nodes[number].host is not None})
+
+
+@plant("staged-counts-as-freed", "K12", OWN, expected="HC-EVICT-03", rules=WRITE_BACK)
+class StagedCountsAsFreed(Model):
+    """Eviction reports pages as free that a copy still reads."""
+
+    def on_evict(self, op: Evict) -> Evicted:
+        """Given up is freed."""
+        tally = self.evict_device(op.n)
+        return Evicted(freed=tally.given)
+
+
+@plant("lru-by-first-use", "K5", OWN, expected="HC-EVICT-02", rules={"eviction": "lru"})
+class LruByFirstUse(Model):
+    """The least recently used node is the one that came first, whatever was used since."""
+
+    def _rank(self, number: NodeId) -> Rank:
+        """By age."""
+        super()._rank(number)
+        return (self.state.nodes[number].born,)
+
+
+@plant("slru-protects-too-late", "K5", OWN, expected="HC-EVICT-02", rules={"eviction": "slru"})
+class SlruProtectsTooLate(Model):
+    """A node is protected one hit later than the threshold says."""
+
+    def _rank(self, number: NodeId) -> Rank:
+        """Above the threshold, not at it."""
+        _, last = super()._rank(number)
+        return (int(self.state.nodes[number].hits > self.rules.slru_protected_threshold), last)
+
+
+@plant("priority-upside-down", "K5", OWN, expected="HC-EVICT-02", rules={"eviction": "priority"})
+class PriorityUpsideDown(Model):
+    """Nodes of high priority are evicted first."""
+
+    def _rank(self, number: NodeId) -> Rank:
+        """The other way round."""
+        priority, last = super()._rank(number)
+        return (-priority, last)
+
+
+@plant("lfu-ignores-hits", "K5", OWN, expected="HC-EVICT-02", rules={"eviction": "lfu"})
+class LfuIgnoresHits(Model):
+    """The least frequently used node is the least recently used one."""
+
+    def _rank(self, number: NodeId) -> Rank:
+        """By recency alone."""
+        return super()._rank(number)[1:]

@@ -1,0 +1,97 @@
+"""The hunt: walks under one model until something is found, which is then made small.
+
+Every fault is hunted in the same way, with the same seeds, weights and profiles; nothing here knows which fault it
+is after. Budgets are steps, so that a hunt ends in the same way on every machine.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import NamedTuple, Protocol
+
+from hicache_ref.adapters.reference import ReferenceAdapter
+from hicache_ref.model import Model
+from hicache_ref.model.chooser import POLICY, Chooser, DrawnChooser
+from hicache_ref.oracle.lockstep import Lockstep
+from hicache_ref.requirements import Checker
+from hicache_ref.search.finding import Finding, Found, Recorded
+from hicache_ref.search.minimise import Replayable, minimise
+from hicache_ref.search.stepping import ModelStepper
+from hicache_ref.search.walk import Plan, Walk, draw_profile
+from hicache_ref.vocabulary.profile import Profile, Rules
+
+WALK_STEPS = 100
+REFERENCE = Profile()
+
+
+class Catch(NamedTuple):
+    """What a hunt brought home."""
+
+    finding: Finding | None
+    profile: Profile
+    steps: tuple[Recorded, ...]
+    """The smallest trace that ends in the finding."""
+
+    taken: int
+    """Steps of the search, up to the finding or to the end of the budget."""
+
+
+class Recording(Replayable, Protocol):
+    """A stepper that keeps its steps."""
+
+    steps: list[Recorded]
+
+
+Opening = Callable[[Profile, Chooser], Recording]
+"""A new stepper under a profile; the chooser answers what the model leaves open."""
+
+
+def alone(kind: type[Model]) -> Opening:
+    """Steppers in which a model of this kind is judged by the requirements."""
+    return lambda profile, chooser: ModelStepper(profile, kind, chooser=chooser)
+
+
+def beside_the_model(kind: type[Model]) -> Opening:
+    """Steppers in which a model of this kind is an implementation, compared with the healthy model."""
+    adapter = ReferenceAdapter(kind)
+    description = adapter.describe()
+    return lambda profile, chooser: Lockstep(adapter, description, profile, description.level, Checker(profile))
+
+
+def hunt(
+    opening: Opening,
+    *,
+    seed: int,
+    steps: int,
+    base: Profile = REFERENCE,
+    rules: Mapping[str, str | int | bool | None] | None = None,
+    first_walk: int = 0,
+) -> Catch:
+    """The first finding of the walks with this seed from `first_walk` on, or none within `steps` steps.
+
+    Profiles are drawn around `base`, and have these `rules`.
+    """
+    taken, profile = 0, base
+    for index in count(first_walk):
+        if taken >= steps:
+            break
+        rng = random.Random(f"{seed}/{index}")
+        profile = _with_rules(draw_profile(rng, base), rules or {})
+        stepper = opening(profile, DrawnChooser(random.Random(f"{seed}/{index}/choices")))
+        walk = Walk(stepper, rng, Plan(steps=min(WALK_STEPS, steps - taken)), swarm=index % 2 == 1)
+        try:
+            walk.run()
+        except Found as found:
+            return _made_small(opening, profile, stepper.steps, found.finding, taken)
+        taken += len(stepper.steps)
+    return Catch(None, profile, (), taken)
+
+
+def _with_rules(profile: Profile, rules: Mapping[str, str | int | bool | None]) -> Profile:
+    """The profile, with these rules. Raises pydantic.ValidationError where they do not fit the others."""
+    return profile.model_copy(update={"rules": Rules.model_validate({**profile.rules.model_dump(), **rules})})
+
+
+def _made_small(opening: Opening, profile: Profile, steps: list[Recorded], finding: Finding, taken: int) -> Catch:
+    small = minimise(steps, lambda: opening(profile, POLICY), finding)
+    return Catch(small.finding or finding, profile, small.steps, taken + len(steps))

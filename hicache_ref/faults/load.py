@@ -1,0 +1,121 @@
+"""Faults of loading back: sources that go, limits that do not hold, and failures that leave something behind."""
+
+from dataclasses import replace
+from typing import Literal
+
+from hicache_ref.faults.catalogue import OWN, plant
+from hicache_ref.model import Model
+from hicache_ref.model.locks import Pins
+from hicache_ref.model.state import Node, Ticket
+from hicache_ref.vocabulary.ids import KV_DEVICE, NodeId
+from hicache_ref.vocabulary.operations import LoadBack
+from hicache_ref.vocabulary.outcomes import Refused, Submitted
+
+
+@plant(
+    "load-source-unpinned", "K6", "D25", "SG-27631", "TR-8830", rules={"write_policy": "write_back"},
+    expected=("HC-EVICT-04", "HC-EVICT-01", "HC-LOAD-01", "HC-CONF-01"),
+)  # fmt: skip
+class LoadSourceUnpinned(Model):
+    """The eviction that a load triggers takes the host pages that are about to be loaded.
+
+    SGLang's hybrid cache under write_back: making room backs victims up, which evicts host leaves, among them the
+    source. TensorRT-LLM: the matched block is first in the queue of the secondary pool.
+    """
+
+    def pin(self, anchor: NodeId, *, evicted_too: bool) -> Pins:
+        """Resident nodes only."""
+        return super().pin(anchor, evicted_too=False)
+
+
+@plant("load-unpinned-at-commit", "K6", "SG-31427", expected=("HC-LOAD-02", "HC-XFER-01"))
+class LoadUnpinnedAtCommit(Model):
+    """A load is not pinned once it is submitted: device and host pages may go while it runs.
+
+    SGLang's unified tree ends the protection when the tree is updated, which is before the copy has run.
+    """
+
+    def submit(self, to: Literal["device", "host"], nodes: list[Node], *, pinned: bool) -> Ticket:
+        """Backups are pinned."""
+        return super().submit(to, nodes, pinned=pinned and to == "host")
+
+
+@plant("failed-load-keeps-part", "K12", "D13", expected=("HC-LOAD-01", "HC-CONF-10"))
+class FailedLoadKeepsPart(Model):
+    """A load that finds no room for the whole chain loads its beginning, and says that nothing was loaded.
+
+    SGLang's hybrid cache answers with a shallower node and leaves the longer prefix in the request.
+    """
+
+    def on_load_back(self, op: LoadBack) -> Submitted | Refused:
+        """The first node, if that fits."""
+        node = self.node_at(op.key)
+        assert node is not None
+        first = self._host_only_chain(node)[0]
+        told = super().on_load_back(op)
+        if isinstance(told, Refused) and first is not node and len(first.key) <= self.free_count(KV_DEVICE):
+            super().on_load_back(LoadBack(key=self.key_of(first)))
+        return told
+
+
+@plant("quota-ignored", "K10", OWN, expected="HC-LOAD-04")
+class QuotaIgnored(Model):
+    """A load takes more device pages than its quota."""
+
+    def on_load_back(self, op: LoadBack) -> Submitted | Refused:
+        """No quota."""
+        return super().on_load_back(op.model_copy(update={"quota": None}))
+
+
+@plant("load-of-the-end-alone", "K5", OWN, expected=("HC-TREE-06", "HC-LOAD-03"))
+class LoadOfTheEndAlone(Model):
+    """A load brings back the node at the key's end, and nothing above it."""
+
+    def _host_only_chain(self, node: Node) -> list[Node]:
+        """The node."""
+        return [node]
+
+
+@plant("failed-load-counts-as-loaded", "K12", "DY-15079", expected=("HC-XFER-07", "HC-XFER-08"))
+class FailedLoadCountsAsLoaded(Model):
+    """After a failed load the nodes stay resident, with pages that were never written.
+
+    Dynamo's KVBM raises its completion counter for errors too, and the request runs on foreign data.
+    """
+
+    def lose_device(self, node: Node) -> set[str]:
+        """Nothing is lost."""
+        return set()
+
+
+@plant("failed-load-keeps-below", "K5", OWN, expected=("HC-TREE-06", "HC-XFER-08"))
+class FailedLoadKeepsBelow(Model):
+    """A failed load takes its nodes from the device, and leaves what is resident below them there."""
+
+    def lose_device(self, node: Node) -> set[str]:
+        """The node alone."""
+        if node.id not in self.state.nodes or not self.is_settled_on_host(node):
+            return super().lose_device(node)
+        pages = node.device
+        self.place(node, KV_DEVICE, None)
+        self.release(KV_DEVICE, pages or ())
+        return self.receipts_naming({node.id})
+
+
+@plant("lost-receipts-not-told", "K12", OWN, expected="HC-LOCK-03")
+class LostReceiptsNotTold(Model):
+    """Nobody is told that a failed copy took a node that a receipt names."""
+
+    def apply_end(self, ticket: Ticket) -> set[str]:
+        """Not a word."""
+        super().apply_end(ticket)
+        return set()
+
+
+@plant("part-counts-as-whole", "K12", OWN, expected=("HC-XFER-06", "HC-XFER-07", "HC-XFER-08"))
+class PartCountsAsWhole(Model):
+    """A copy of which some parts are in place is applied as if all were."""
+
+    def apply_end(self, ticket: Ticket) -> set[str]:
+        """Any good part makes it whole."""
+        return super().apply_end(replace(ticket, good=None) if ticket.good else ticket)

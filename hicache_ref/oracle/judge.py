@@ -1,0 +1,92 @@
+"""A recorded trace is judged: its outcomes and, where there are any, its observations are those of an implementation.
+
+Nothing is executed but the model. Steps without an observation are compared by outcome only.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hicache_ref.oracle.campaign import Divergence, Outlook
+from hicache_ref.oracle.lockstep import Lockstep
+from hicache_ref.requirements import Checker
+from hicache_ref.search.finding import Found
+from hicache_ref.trace import Trace, TraceError, TraceStep
+from hicache_ref.vocabulary.adapter import Description
+from hicache_ref.vocabulary.observation import LEVELS, Level, Observation
+from hicache_ref.vocabulary.operations import Operation
+from hicache_ref.vocabulary.outcomes import Outcome
+from hicache_ref.vocabulary.profile import Profile
+
+_UNSEEN = Observation(level="counts")
+
+
+class StepCutOff(Exception):
+    """The recording ends in this step: the implementation did not live to answer."""
+
+
+class RecordedAdapter:
+    """An adapter that answers as it is recorded; it can be asked for nothing but the recorded steps, in order."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.next = 0
+
+    def describe(self) -> Description:
+        """Who took the steps, and the most that any of them shows."""
+        header, steps = self.trace.header, self.trace.steps
+        seen: set[Level] = {step.observed.level for step in steps if step.observed is not None}
+        return Description(
+            name=header.implementation.name,
+            version=header.implementation.version,
+            level=max(seen, key=LEVELS.index, default="counts"),
+            operations=frozenset(step.op.op for step in steps),
+            events=any(step.observed is not None and step.observed.events is not None for step in steps),
+        )
+
+    def reset(self, profile: Profile) -> None:
+        """The recording is at its start."""
+        self.next = 0
+
+    def apply(self, operation: Operation) -> Outcome:
+        """The recorded outcome. Raises StepCutOff where there is none."""
+        self.next += 1
+        outcome = self._current().outcome
+        if outcome is None:
+            raise StepCutOff("the recording ends in this step, expected an outcome")
+        return outcome
+
+    def observe(self, level: Level) -> Observation:
+        """The recorded observation; if there is none, one that shows nothing."""
+        return self._current().observed or _UNSEEN
+
+    def _current(self) -> TraceStep:
+        return self.trace.steps[self.next - 1]
+
+
+def judge(trace: Trace, checker: Checker, pause: Callable[[], bool] = lambda: False) -> Outlook:
+    """What a campaign would have seen had it made these steps; `pause` is asked before each whether to stop."""
+    adapter = RecordedAdapter(trace)
+    lockstep = Lockstep(adapter, adapter.describe(), trace.header.profile, adapter.describe().level, checker)
+    outlook = Outlook(walks=1, rules=[trace.header.profile.rules])
+    try:
+        for step in trace.steps:
+            if pause():
+                outlook.stopped = True
+                break
+            lockstep.step(step.op, step.choices)
+    except Found as found:
+        divergence = Divergence(found.finding, trace.header.profile, tuple(lockstep.steps), len(lockstep.steps))
+        if found.finding.source == "oracle":
+            outlook.oracle_fault = divergence
+        else:
+            outlook.divergences.append(divergence)
+    outlook.steps = len(lockstep.steps)
+    outlook.tally.update(checker.tally)
+    outlook.reached.update(checker.reached)
+    return outlook
+
+
+def expect_judgeable(path: Path, trace: Trace) -> None:
+    """The trace has steps. Raises TraceError where it has none, for then nothing can be said of it."""
+    if not trace.steps:
+        raise TraceError(path, 2, "no steps, expected at least one")

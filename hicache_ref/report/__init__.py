@@ -1,0 +1,1 @@
+"""What is told to people: the report of a divergence as data, and as text."""

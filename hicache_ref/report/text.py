@@ -1,0 +1,136 @@
+"""The report of a divergence as plain text, at most `WIDTH` columns wide but for what must not be cut."""
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import zip_longest
+from textwrap import wrap
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from hicache_ref.oracle.verdict import CheckReport
+from hicache_ref.report.model import DivergenceReport
+from hicache_ref.report.pagemap import PageMap
+from hicache_ref.requirements import REQUIREMENTS
+from hicache_ref.vocabulary.adapter import Description
+
+WIDTH = 112
+_LABEL = 13
+"""Width of the labels on the left of the page map."""
+
+_TOGETHER = re.compile(r"\[[^]]*\]|\{[^}]*\}")
+_GLUE = "\N{NO-BREAK SPACE}"
+_OPERATION = 40
+"""Width of operations in the step table, at most; the answers share what is left."""
+
+
+@lru_cache(maxsize=1)
+def _templates() -> Environment:
+    return Environment(
+        loader=PackageLoader("hicache_ref", "report/templates"),
+        undefined=StrictUndefined,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def divergence_text(report: DivergenceReport) -> str:
+    """The report, ending in the command that replays it and a newline."""
+    return _templates().get_template("divergence.txt.j2").render(
+        report=report,
+        title=_title(report),
+        table=_table(report),
+        let=_paragraph("Let", report.let),
+        then=_paragraph("Then", report.then),
+        falls=_paragraph("Falls with it", [f"{each.id} ({each.text})" for each in report.falls], 15),
+        maps=_maps(report),
+    )  # fmt: skip
+
+
+def summary_text(report: CheckReport, description: Description, *, walks: int | None, stopped: bool,
+                 remarks: Sequence[str], verdict: str) -> str:  # fmt: skip
+    """A check in a few lines and its verdict, shown as `verdict`; ends with a newline."""
+    lines = []
+    if report.verdict == "inconclusive":
+        open_ends = [("not exercised", name) for name in report.requirements.not_exercised]
+        open_ends += [("not reached", name) for name in report.witnesses.missing]
+        lines += [f"{label}  {name}  {REQUIREMENTS[name].text}" for label, name in open_ends]
+    lines += [f"not judged here  {name}  {why}" for name, why in description.unobservable.items()]
+    lines += [f"not judged here  {name}  kept by the adapter, not by the engine" for name in sorted(description.ours)]
+    return _templates().get_template("check.txt.j2").render(
+        report=report,
+        version=description.version,
+        walks=walks,
+        stopped=stopped,
+        fresh=sum(each.known is None for each in report.divergences),
+        remarks=[part for line in [*lines, *remarks] for part in wrap(line, WIDTH, subsequent_indent="    ")],
+        verdict=verdict,
+    )  # fmt: skip
+
+
+def _title(report: DivergenceReport) -> str:
+    word = "ORACLE FAULT" if report.source == "oracle" else "DIVERGENCE"
+    kind = report.kind if report.since is None else f"{report.kind}, since {report.since}"
+    head = f"{word}  {report.requirement}  "
+    lines = wrap(f"{report.text} ({kind})", WIDTH - len(head))
+    return f"\n{' ' * len(head)}".join([head + lines[0], *lines[1:]])
+
+
+def _paragraph(label: str, texts: Sequence[str], indent: int = 6) -> str:
+    """The label and then the texts, each from a new line on and wrapped."""
+    lines = [line for text in texts for line in _wrapped(text, WIDTH - indent)]
+    return "\n".join(f"{label if i == 0 else '':<{indent}}{line}" for i, line in enumerate(lines))
+
+
+def _table(report: DivergenceReport) -> list[str]:
+    """The steps in aligned columns, the failing one marked with `>`; a long cell goes on in the next row."""
+    rows = [("step", "operation", "adapter", "oracle")]
+    rows += [(str(step.index), step.operation, step.adapter, step.oracle) for step in report.steps]
+    operation = min(_OPERATION, max(len(row[1]) for row in rows))
+    answer = min((WIDTH - 14 - operation) // 2, max(len(cell) for row in rows for cell in row[2:]))
+    lines = []
+    for number, row in enumerate(rows):
+        mark = ">" if report.steps and number == len(rows) - 1 else " "
+        widths = (operation, answer, answer)
+        cells = [_wrapped(cell, width) or [""] for cell, width in zip(row[1:], widths, strict=True)]
+        for at, (first, second, third) in enumerate(zip_longest(*cells, fillvalue="")):
+            head = f"{mark} {row[0]:>4}" if at == 0 else ""
+            lines.append(f"{head:<6}  {first:<{operation}}  {second:<{answer}}  {third}".rstrip())
+    return lines
+
+
+def _maps(report: DivergenceReport) -> list[str]:
+    """Two rows of marks a tier below a row of page names, and the legend."""
+    lines: list[str] = []
+    for each in report.maps:
+        lines += [*_map(each), ""]
+    when = f"after step {report.map_step}" if report.map_step >= 0 else "before the first step"
+    owners = ";  ".join(entry.replace(" ", _GLUE) for entry in report.legend)
+    return [*lines, *_wrapped(f"Owners {when}: {owners}.", WIDTH)]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """The text in lines of at most `width`; a key or list of pages is broken only if it is longer than that."""
+    glued = _TOGETHER.sub(lambda match: match[0].replace(" ", _GLUE), text)
+    return [line.replace(_GLUE, " ") for line in wrap(glued, width, break_on_hyphens=False)]
+
+
+def _map(each: PageMap) -> list[str]:
+    rows = [map(str, each.pages), each.oracle, *([each.adapter] if each.adapter is not None else [])]
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    labels = (f"{each.tier} page", "  oracle", "  adapter")
+    differing = each.differing()
+    lines = [_aligned(label, row, widths) for label, row in zip(labels, zip(*columns, strict=True), strict=False)]
+    if differing:
+        lines.append(_aligned("", ["^" if i in differing else "" for i in range(len(columns))], widths))
+    if each.left_out:
+        lines[0] += f"   ({each.left_out} more)"
+    return lines
+
+
+def _aligned(label: str, cells: Iterable[str], widths: Sequence[int]) -> str:
+    marks = " ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
+    return f"{label:<{_LABEL}}{marks}".rstrip()
