@@ -135,17 +135,20 @@ class CopyRules(MatchRules):
         self.doom_readers(lost)
 
     def _move_stamp(self, source: PageRef, target: PageRef) -> None:
-        """The target page holds what the source page held.
+        """The target page holds what the source page held, its draft page too (HC-DRAFT-02).
 
         A copy that ended inside a step has waited for the pass that writes its source, although that pass is
         reported later: it takes what the pass writes, and loses it if the pass turns out doomed.
         """
-        stamp = self.state.pools[source[0]].stamp[source[1]]
+        pools = self.state.pools
+        stamp, draft = pools[source[0]].stamp[source[1]], pools[source[0]].draft[source[1]]
         if stamp is None:
             writer = next(each for each in self.state.passes.values() if source in each.writes)
             stamp = writer.hashes[writer.pages.index(source[1])]
+            draft = stamp if self.profile.draft else None
             self.state.passes[writer.id] = replace(writer, copied=writer.copied | {target})
-        self.state.pools[target[0]].stamp[target[1]] = stamp
+        pools[target[0]].stamp[target[1]] = stamp
+        pools[target[0]].draft[target[1]] = draft
 
     def doom_readers(self, unwritten: Refs) -> None:
         """Every live operation that reads one of these pages can only fail, and so on downstream (HC-XFER-05)."""
@@ -161,6 +164,7 @@ class CopyRules(MatchRules):
                 self.facts.append("doomed_forward")
                 for pool_name, page in op.copied:
                     self.state.pools[pool_name].stamp[page] = None
+                    self.state.pools[pool_name].draft[page] = None
                 self.doom_readers(op.writes | op.copied)
 
     # -- the scheduler applies --------------------------------------------------------------------------------------

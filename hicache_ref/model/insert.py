@@ -104,9 +104,10 @@ class InsertRules(LoadRules):
         # change
         ended = self.state.passes.pop(op.rid)
         if not ended.doomed:
-            stamps = self.state.pools[KV_DEVICE].stamp
+            pool = self.state.pools[KV_DEVICE]
             for page, digest in zip(ended.pages, ended.hashes, strict=True):
-                stamps[page] = digest
+                pool.stamp[page] = digest
+                pool.draft[page] = digest if self.profile.draft else None
         self.let_go(f"f:{op.rid}", ended.reads | ended.writes)
         # tell
         return Done()

@@ -159,6 +159,7 @@ class LifecycleRules(PrefetchRules):
         """Storage is believed to be empty; what is on host stays there and is owed again (HC-LIFE-06)."""
         # change
         self.storage.believed.clear()
+        self.storage.believed_draft.clear()
         if self.rules.attach_offers:
             self.owe_everything()
         # tell

@@ -39,6 +39,7 @@ class PageRules:
         for page in pages:
             pool.owner[page] = owner
             pool.stamp[page] = None
+            pool.draft[page] = None
         return pages
 
     def own(self, pool_name: PoolName, pages: Iterable[int], node: NodeId) -> None:
@@ -61,6 +62,7 @@ class PageRules:
             else:
                 pool.owner[page] = FREE
                 pool.stamp[page] = None
+                pool.draft[page] = None
                 pool.free.append(page)
 
     def _touched(self, pool_name: PoolName, pages: Pages) -> dict[int, str]:

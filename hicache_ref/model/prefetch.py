@@ -177,16 +177,17 @@ class PrefetchRules(StoreRules):
         batch = min(self.profile.sizes.storage_batch, len(record.pages) - record.done)
         if not 0 <= op.draft <= op.pages <= batch:
             return Invalid(why=f"the batch of {op.id} has {batch} pages")
-        return None
+        return self.requires_no_draft(op.draft)
 
     def on_read_done(self, op: ops.ReadDone) -> Done:
         """The pages hold their part; after the last batch, a short one, or when cancelled, the I/O has ended (HC-PREF-06)."""
         # change
         record = self.storage.records[op.id]
         assert isinstance(record, PrefetchReading)
-        stamps = self.state.pools[KV_HOST].stamp
+        pool = self.state.pools[KV_HOST]
         for index in range(record.done, record.done + op.pages):
-            stamps[record.pages[index]] = record.hashes[index]
+            pool.stamp[record.pages[index]] = record.hashes[index]
+            pool.draft[record.pages[index]] = record.hashes[index] if index < record.done + op.draft else None
         batch = min(self.profile.sizes.storage_batch, len(record.pages) - record.done)
         done = record.done + op.pages
         known = done if self.rules.prefetch_progress == "live" and record.rid is not None else record.known
@@ -197,6 +198,8 @@ class PrefetchRules(StoreRules):
         else:
             self._read(record.model_copy(update={"done": done, "known": known}))
         # tell
+        if self.profile.draft and op.draft < op.pages:
+            self.facts.append("draft_missing")
         if record.rid is None:
             self.facts.append("read_after_close")
         if op.raised:

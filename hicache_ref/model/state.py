@@ -77,6 +77,9 @@ class Pool:
 
     owner: list[Owner]
     stamp: list[PageHash | None]
+    draft: list[PageHash | None]
+    """What the same page holds in the draft model's pool; None where that is invalid, and without a draft model."""
+
     free: list[int]
 
 
@@ -167,6 +170,9 @@ class Storage:
     believed: set[PageHash]
     """Pages that storage acknowledged or delivered: a hint, for it may lose them."""
 
+    believed_draft: set[PageHash]
+    """Likewise their draft pages."""
+
     loaded: dict[RequestId, int]
     """Pages that storage gave a request, until it is told (upstream: prefetch_loaded_tokens_by_reqid)."""
 
@@ -207,7 +213,7 @@ def fresh(profile: Profile) -> State:
     )  # fmt: skip
     return State(
         pools={
-            name: Pool(owner=[FREE] * count, stamp=[None] * count, free=list(range(count))[::-1])
+            name: Pool(owner=[FREE] * count, stamp=[None] * count, draft=[None] * count, free=list(range(count))[::-1])
             for name, count in counts.items()
         },
         nodes={ROOT: root}, receipts={}, tickets={}, requests={}, passes={},
@@ -219,7 +225,7 @@ def no_storage() -> Storage:
     """The storage part of a cache without storage."""
     return Storage(
         attached=False, backend="", settings=StorageSettings(), records={}, open={}, answers=[], reads=[], writes=[],
-        release=[], owed={}, believed=set(), loaded={},
+        release=[], owed={}, believed=set(), believed_draft=set(), loaded={},
     )  # fmt: skip
 
 
@@ -268,6 +274,7 @@ def _clone_storage(storage: Storage) -> Storage:
     twin.release = storage.release[:]
     twin.owed = storage.owed.copy()
     twin.believed = storage.believed.copy()
+    twin.believed_draft = storage.believed_draft.copy()
     twin.loaded = storage.loaded.copy()
     twin.occupied = storage.occupied
     return twin
@@ -277,6 +284,7 @@ def _clone_pool(pool: Pool) -> Pool:
     twin = _bare(Pool)
     twin.owner = pool.owner[:]
     twin.stamp = pool.stamp[:]
+    twin.draft = pool.draft[:]
     twin.free = pool.free[:]
     return twin
 

@@ -142,6 +142,12 @@ class StoreRules(InsertRules):
         batch = min(self.profile.sizes.storage_batch, len(record.pages) - record.done)
         if not 0 <= op.draft <= op.pages <= batch:
             return Invalid(why=f"the batch of {op.id} has {batch} pages")
+        return self.requires_no_draft(op.draft)
+
+    def requires_no_draft(self, draft: int) -> Invalid | None:
+        """No draft page is stored or read where there is no draft model, or its storage is off (HC-DRAFT-06)."""
+        if draft and not (self.profile.draft and self.storage.settings.draft):
+            return Invalid(why="draft pages are not stored here")
         return None
 
     def on_write_done(self, op: WriteDone) -> Done:
@@ -151,6 +157,9 @@ class StoreRules(InsertRules):
         assert isinstance(record, BackupWriting)
         batch = min(self.profile.sizes.storage_batch, len(record.pages) - record.done)
         done = record.done + op.pages
+        self.storage.believed_draft.update(record.hashes[record.done : record.done + op.draft])
+        if self.profile.draft and op.draft < op.pages:
+            self.facts.append("draft_not_stored")
         if op.raised or op.pages < batch or done == len(record.pages):
             self.storage.records[op.id] = at_stage(BackupEnded, record, done=done)
             self.storage.writes.append(op.id)

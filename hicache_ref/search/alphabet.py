@@ -217,7 +217,7 @@ def _answer(d: Drawing, record: Record) -> Operation:
     lot = d.rng.random()
     if lot < 0.1:
         return ops.QueryDone(id=record.id, raised=True)
-    hits = run if lot < 0.6 else len(record.hashes) if lot < 0.8 else d.rng.randint(0, len(record.hashes))
+    hits = run if lot < 0.35 else len(record.hashes) if lot < 0.8 else d.rng.randint(0, len(record.hashes))
     return ops.QueryDone(id=record.id, hits=hits)
 
 
@@ -238,11 +238,13 @@ def _batch(
     good: float = 0.7,
 ) -> Operation:
     """The end of one batch: whole mostly, else short or raised."""
-    size = min(d.model.profile.sizes.storage_batch, len(record.pages) - record.done)
-    if d.rng.random() < good:
-        return kind(id=record.id, pages=size, draft=size)
-    pages = d.rng.randint(0, size)
-    return kind(id=record.id, pages=pages, raised=d.rng.random() < 0.3, draft=d.rng.randint(0, pages))
+    model = d.model
+    size = min(model.profile.sizes.storage_batch, len(record.pages) - record.done)
+    pages = size if d.rng.random() < good else d.rng.randint(0, size)
+    draft = pages if model.profile.draft and model.state.storage.settings.draft else 0
+    if draft and d.rng.random() < 0.3:
+        draft = d.rng.randint(0, pages)
+    return kind(id=record.id, pages=pages, raised=pages < size and d.rng.random() < 0.3, draft=draft)
 
 
 def _progress(d: Drawing) -> Operation | None:
@@ -266,6 +268,7 @@ def _attach(d: Drawing) -> Operation | None:
         prefetch_timeout_per_ki_token=512.0,
         prefetch_timeout_max=d.rng.choice((None, 2.0)),
         pass_prefix_keys=d.rng.random() < 0.5,
+        draft=d.rng.random() < 0.8,
     )
     return ops.Attach(settings=settings, backend=d.rng.choice(("files", "files", "files", "other")))
 

@@ -123,4 +123,6 @@ def draw_profile(
             "load_back_threshold": rng.choice((0, 0, 0, 2)),
         }
     )
-    return base.model_copy(update={"rules": rules, "sizes": sizes, "bigram": rng.random() < 0.1})
+    return base.model_copy(
+        update={"rules": rules, "sizes": sizes, "bigram": rng.random() < 0.1, "draft": rng.random() < 0.25}
+    )

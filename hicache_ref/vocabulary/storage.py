@@ -49,6 +49,9 @@ class StorageSettings(Frozen):
     pass_prefix_keys: Truth = False
     """Whether each batch is told the hashes before it (upstream: hicache_storage_pass_prefix_keys)."""
 
+    draft: Truth = True
+    """Whether the backend takes draft pages; off for backends without them and with split heads."""
+
     extra: dict[str, JsonValue] = {}
     """Keys that are the backend's own."""
 
