@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from hicache_ref.model.state import FREE
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.locks import unpinned
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import NOWHERE, Change, Row, View
+from hicache_ref.requirements.view import NOWHERE, Row, View
 from hicache_ref.vocabulary.ids import ROOT, NodeId
 from hicache_ref.vocabulary.operations import Insert, Operation, Poll, SetWritePolicy, WriteBackup
 from hicache_ref.vocabulary.outcomes import Done, Inserted, Outcome, Polled, Submitted

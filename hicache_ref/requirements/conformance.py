@@ -1,7 +1,8 @@
 """CONF: lawful answers, refusals without traces, and sizes. What compares with the model is the oracle's."""
 
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import Change, View
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import ROOT
 from hicache_ref.vocabulary.operations import Audit, Operation, SetWritePolicy
 from hicache_ref.vocabulary.outcomes import Audited, Done, Invalid, Matched, Outcome, Refused

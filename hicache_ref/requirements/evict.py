@@ -1,9 +1,9 @@
 """EVICT: victims are unpinned leaves in the order of the policy, as many as are needed, and nothing is lost."""
 
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.leaves import device_leaves, host_leaves
 from hicache_ref.requirements.registry import Broken, step
 from hicache_ref.requirements.sweep import is_droppable, sweep_of
-from hicache_ref.requirements.view import Change
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, TIER
 from hicache_ref.vocabulary.operations import (
     Evict,

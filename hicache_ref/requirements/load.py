@@ -1,8 +1,9 @@
 """LOAD: a load fills exactly what was on host only, from sources that stay, or nothing happens."""
 
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.locks import unpinned
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import Change, View
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.operations import LoadBack
 from hicache_ref.vocabulary.outcomes import Refused, Submitted
 

@@ -1,8 +1,9 @@
 """LOCK: counts are what receipts and copies say, and what is pinned stays."""
 
 from hicache_ref.model.state import FREE, Ticket
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import Change, View
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import ROOT, NodeId
 from hicache_ref.vocabulary.operations import Lock, Operation, Unlock
 from hicache_ref.vocabulary.outcomes import Done, Outcome, Polled
@@ -18,7 +19,7 @@ def counts_are_pins(view: View) -> int:
     return len(pins)
 
 
-@always("HC-LOCK-04")
+@always("HC-LOCK-04", of_nodes=True)
 def parents_are_locked(view: View) -> int:
     """A node is locked at least as often as each of its children."""
     judged = 0
@@ -83,6 +84,8 @@ def receipt_is_exact(change: Change[Lock | Unlock, Done]) -> int:
 @step("HC-LOCK-03")
 def locked_stays(change: Change[Operation, Outcome]) -> int:
     """A locked resident node keeps its device pages; only a failed load takes them, and then receipts are told."""
+    if change.still:
+        return 0
     after, judged = change.after.row, 0
     for row in change.before.rows:
         if not row.lock or row.device is None:

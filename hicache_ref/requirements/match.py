@@ -1,7 +1,8 @@
 """MATCH: what a look-up tells is what was cached, and it changes nothing but recency and node ends."""
 
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, step
-from hicache_ref.requirements.view import Change, View
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import PageHash
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Insert, Lock, MatchPrefix

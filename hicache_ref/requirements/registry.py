@@ -7,7 +7,8 @@ kind `step` what changed between two, `eventually` a quiescent state; a witness 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from hicache_ref.requirements.view import Change, View
+from hicache_ref.requirements.change import Change
+from hicache_ref.requirements.view import View
 
 Always = Callable[[View], int]
 StepJudge = Callable[[Change[Any, Any]], int]
@@ -53,6 +54,9 @@ class Scope(NamedTuple):
 
 
 ALWAYS: dict[str, Always] = {}
+OF_NODES: set[str] = set()
+"""Judges of states that look at nodes alone: where no node changed there is nothing new for them."""
+
 STEP: dict[str, tuple[Scope, StepJudge]] = {}
 EVENTUALLY: dict[str, Always] = {}
 WITNESS: dict[str, tuple[Scope, Witness]] = {}
@@ -60,11 +64,13 @@ FACT: dict[str, str] = {}
 """Witnesses that the model states itself: fact -> requirement."""
 
 
-def always(requirement: str) -> Callable[[_A], _A]:
-    """The function judges this requirement in every state."""
+def always(requirement: str, *, of_nodes: bool = False) -> Callable[[_A], _A]:
+    """The function judges this requirement in every state; with `of_nodes` it looks at nothing but nodes."""
 
     def register(judge: _A) -> _A:
         ALWAYS[requirement] = judge
+        if of_nodes:
+            OF_NODES.add(requirement)
         return judge
 
     return register

@@ -2,8 +2,10 @@
 
 from hicache_ref.model.state import Pass, Ticket
 from hicache_ref.requirements.backup import is_losing
+from hicache_ref.requirements.busy import Busy
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import Busy, Change, View
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.effects import Effect
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, TIER, PageHash, PoolName
 from hicache_ref.vocabulary.operations import CopyDone, CopyFailed, ForwardDone, Operation, Poll
