@@ -56,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     except Exception as error:
         if (usage := getattr(error, "format_message", None)) is not None:
-            say(usage())
+            context = getattr(error, "ctx", None)
+            say(f"{usage().rstrip('.')} (see `{context.command_path if context else app.info.name} --help`)")
             return BAD_INPUT
         return _own_fault(error)
     if code == _CLICKS_CODE_FOR_CTRL_C:

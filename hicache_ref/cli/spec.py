@@ -106,7 +106,12 @@ def _rows(each: Requirement) -> list[tuple[str, str]]:
 
 
 def _when(condition: Mapping[str, Sequence[object]]) -> str:
-    return ", ".join(f"{name} is {' or '.join(map(str, values))}" for name, values in condition.items())
+    return ", ".join(
+        f"with {' and '.join(map(str, values))}"
+        if name == "operations"
+        else f"{name} is {' or '.join(map(str, values))}"
+        for name, values in condition.items()
+    )
 
 
 def _judged_by(each: Requirement) -> str:
