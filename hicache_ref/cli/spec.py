@@ -1,7 +1,7 @@
 """`spec list`, `spec show`, `spec coverage`: what the rules are, and whether each is judged."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from textwrap import wrap
 from typing import Annotated
 
@@ -117,7 +117,11 @@ def _when(condition: Mapping[str, Sequence[object]]) -> str:
 def _judged_by(each: Requirement) -> str:
     if each.by == "oracle":
         return "the oracle's comparison"
-    judges = {**ALWAYS, **EVENTUALLY, **{name: judge for name, (_, judge) in STEP.items()}}
+    judges: dict[str, Callable[..., object]] = {
+        **ALWAYS,
+        **EVENTUALLY,
+        **{name: judge for name, (_, judge) in STEP.items()},
+    }
     judges |= {name: witness for name, (_, witness) in WITNESS.items()}
     judge = judges.get(each.id)
     if judge is None:

@@ -219,7 +219,7 @@ def test_what_falls_with_it_is_named() -> None:
     assert {"HC-PAGE-08", *stronger} <= {each.id for each in report.falls}
     assert text.startswith("ORACLE FAULT  HC-PAGE-01")
     assert "Falls with it" in text
-    assert "not deterministic" in text
+    assert "did not end in this finding" in text
 
 
 def test_the_host_pool_is_drawn_too() -> None:
