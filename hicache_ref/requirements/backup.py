@@ -67,6 +67,8 @@ def _had_host_copy(before: View, row: Row) -> bool:
 def pending_backup_pins(change: Change[Operation, Outcome]) -> int:
     """The copy of a node to host keeps that node and all above it pinned, unless write_back submitted it."""
     before, after = change.before, change.after
+    if not after.tickets:
+        return 0
     judged = 0
     for ticket in after.tickets.values():
         if ticket.to != "host":

@@ -1,82 +1,19 @@
 """The checker: judges every state and every step, and reports the weakest requirement that is broken."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from hicache_ref.model.state import State
 from hicache_ref.requirements.catalogue import REQUIREMENTS, implied
 from hicache_ref.requirements.change import Change, StepLike
-from hicache_ref.requirements.registry import (
-    ALWAYS,
-    EVENTUALLY,
-    FACT,
-    OF_NODES,
-    STEP,
-    WITNESS,
-    Always,
-    Broken,
-    StepJudge,
-    Witness,
-)
+from hicache_ref.requirements.plan import plan_of
+from hicache_ref.requirements.registry import ALWAYS, EVENTUALLY, FACT, STEP, WITNESS, Broken
 from hicache_ref.requirements.view import View
-from hicache_ref.vocabulary.operations import OPERATION_TYPES, Operation
+from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.profile import Profile
-
-_TOLD = (
-    "done", "matched", "took", "inserted", "evicted", "submitted", "polled", "audited", "refused", "invalid",
-)  # fmt: skip
-_ALSO_DISABLED = frozenset({"HC-CONF-04", "HC-CONF-11"})
-"""What is judged of the steps of a cache that is switched off."""
 
 _UNJUDGED = (LookupError, TypeError, ValueError, AttributeError)
 """What a judge may trip over in a state that another one calls broken."""
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What is judged, sorted by the steps that it concerns; the same for all checkers of one kind."""
-
-    of_nodes: tuple[tuple[str, Always], ...]
-    """Judges of states that look at nodes alone."""
-
-    of_states: tuple[tuple[str, Always], ...]
-    eventually: tuple[tuple[str, Always], ...]
-    steps: dict[tuple[str, str], tuple[tuple[str, StepJudge], ...]]
-    """By operation and kind of outcome."""
-
-    witnesses: dict[tuple[str, str], tuple[tuple[str, Witness], ...]]
-    facts: dict[str, str]
-
-
-@cache
-def _plan(only: frozenset[str] | None, enabled: bool) -> _Plan:
-    def wanted(requirement: str) -> bool:
-        return only is None or requirement in only
-
-    def judged(requirement: str) -> bool:
-        return wanted(requirement) and (enabled or requirement in _ALSO_DISABLED)
-
-    steps = [(op, told) for op in OPERATION_TYPES for told in _TOLD]
-    return _Plan(
-        of_nodes=tuple(item for item in ALWAYS.items() if wanted(item[0]) and item[0] in OF_NODES),
-        of_states=tuple(item for item in ALWAYS.items() if wanted(item[0]) and item[0] not in OF_NODES),
-        eventually=tuple(item for item in EVENTUALLY.items() if wanted(item[0])),
-        steps={
-            each: tuple(
-                (name, judge) for name, (scope, judge) in STEP.items() if judged(name) and scope.includes(*each)
-            )
-            for each in steps
-        },
-        witnesses={
-            each: tuple(
-                (name, seen) for name, (scope, seen) in WITNESS.items() if wanted(name) and scope.includes(*each)
-            )
-            for each in steps
-        },
-        facts={fact: name for fact, name in FACT.items() if wanted(name)},
-    )
 
 
 class Checker:
@@ -84,7 +21,7 @@ class Checker:
 
     def __init__(self, profile: Profile, *, only: frozenset[str] | None = None) -> None:
         self.profile = profile
-        self._plan = _plan(only, profile.enabled)
+        self._plan = plan_of(only, profile.enabled)
         self.tally = {name: 0 for name in (*ALWAYS, *STEP, *EVENTUALLY) if only is None or name in only}
         self.reached = {name: 0 for name in (*FACT.values(), *WITNESS) if only is None or name in only}
         self._before: View | None = None
@@ -105,19 +42,16 @@ class Checker:
             raise ValueError("check before start: the state before the step is not known")
         after = View(state, self.profile, before)
         change: Change[Any, Any] = Change(before, op, step, after)
-        plan, tally = self._plan, self.tally
-        judges = plan.steps[op.op, change.told.kind]
+        plan, tally, moved = self._plan, self.tally, self._first or not change.still
+        judges = plan.steps((op.op, change.told.kind, moved, bool(step.events), bool(step.effects), bool(step.victims)))
         try:
-            if not change.still or self._first:
-                for name, judge in plan.of_nodes:
-                    tally[name] += judge(after)
-            if not change.still or self._first or before.differs(after):
-                for name, judge in plan.of_states:
+            if moved or not before.equals(after):
+                for name, judge in plan.always[moved, bool(after.busy)]:
                     tally[name] += judge(after)
             for name, judge_step in judges:
                 tally[name] += judge_step(change)
         except (Broken, *_UNJUDGED) as error:
-            states = [(name, judge, after) for name, judge in (*plan.of_nodes, *plan.of_states)]
+            states = [(name, judge, after) for name, judge in plan.always[True, True]]
             steps = [(name, judge, change) for name, judge in judges]
             raise _weakest([*states, *steps], error) from None
         self._witness(change)
@@ -129,7 +63,7 @@ class Checker:
             name = self._plan.facts.get(fact)
             if name is not None:
                 reached[name] += 1
-        for name, witness in self._plan.witnesses[change.op.op, change.told.kind]:
+        for name, witness in self._plan.witnesses(change.op.op, change.told.kind):
             if witness(change):
                 reached[name] += 1
 

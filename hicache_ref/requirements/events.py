@@ -88,7 +88,7 @@ def events_add_up(change: Published) -> int:
     return len(events)
 
 
-@step("HC-EVENT-02")
+@step("HC-EVENT-02", needs="events")
 def parents_are_named(change: Published) -> int:
     """A stored block names its tokens and the page before it in its path, at the top none."""
     judged = 0
@@ -110,7 +110,7 @@ def parents_are_named(change: Published) -> int:
     return judged
 
 
-@step("HC-EVENT-03")
+@step("HC-EVENT-03", needs="events")
 def numbers_are_hashes(change: Published) -> int:
     """The number of a block is the beginning of the hash of a page that was or is in the tree."""
     for event in change.what.events:
@@ -119,7 +119,7 @@ def numbers_are_hashes(change: Published) -> int:
     return len(change.what.events)
 
 
-@step("HC-EVENT-04")
+@step("HC-EVENT-04", needs="events")
 def host_is_stored_at_the_end(change: Published) -> int:
     """A block is stored on host only when a copy that wrote it is applied."""
     stored = [e for e in change.what.events if e.kind == "block_stored" and e.medium == "CPU_PINNED"]
@@ -152,12 +152,10 @@ def _copied_in_step(change: Published) -> Iterator[PageHash]:
             yield from row.hashes
 
 
-@step("HC-EVENT-05")
+@step("HC-EVENT-05", needs="events")
 def events_alternate(change: Published) -> int:
     """A block is stored where it was not, and removed from where it was."""
     events = change.what.events
-    if not events:
-        return 0
     strict = change.before.rules.event_namespace
     present: dict[tuple[str, int], int] = {}
     for event in events:

@@ -19,7 +19,7 @@ def counts_are_pins(view: View) -> int:
     return len(pins)
 
 
-@always("HC-LOCK-04", of_nodes=True)
+@always("HC-LOCK-04", "nodes")
 def parents_are_locked(view: View) -> int:
     """A node is locked at least as often as each of its children."""
     judged = 0
@@ -34,8 +34,8 @@ def parents_are_locked(view: View) -> int:
 @always("HC-LOCK-05")
 def pins_name_nodes(view: View) -> int:
     """Whatever is pinned is in the tree, and never the root."""
-    strangers = [number for number in view.pins if number not in view.row or number == ROOT]
-    if strangers:
+    if ROOT in view.pins or not view.pins.keys() <= view.row.keys():
+        strangers = [number for number in view.pins if number not in view.row or number == ROOT]
         raise Broken.because(f"nodes {strangers} are pinned and not in the tree")
     return len(view.receipts)
 
@@ -81,11 +81,9 @@ def receipt_is_exact(change: Change[Lock | Unlock, Done]) -> int:
     return len(named)
 
 
-@step("HC-LOCK-03")
+@step("HC-LOCK-03", needs="nodes")
 def locked_stays(change: Change[Operation, Outcome]) -> int:
     """A locked resident node keeps its device pages; only a failed load takes them, and then receipts are told."""
-    if change.still:
-        return 0
     after, judged = change.after.row, 0
     for row in change.before.rows:
         if not row.lock or row.device is None:

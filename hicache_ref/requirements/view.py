@@ -40,7 +40,7 @@ NOWHERE = Row(-2, -2, (), None, (), None, None, 0, 0, 0, 0, (), 0)
 class PoolView:
     """A pool by value, and its holders as those say who hold: the free list, nodes and requests."""
 
-    __slots__ = ("claims", "free", "held", "name", "owner", "size", "stamp", "touched", "unheld", "written")
+    __slots__ = ("claims", "free", "held", "name", "owner", "size", "stamp", "touched", "unheld", "writes", "written")
 
     def __init__(self, name: PoolName, state: State) -> None:
         pool = state.pools[name]
@@ -62,14 +62,15 @@ class PoolView:
         self.written: frozenset[int] = NO_PAGES
         """Pages that operations on the books write."""
 
-    def hold(self, pages: Pages, holder: Owner) -> list[PageHash | None]:
-        """Each of `pages` is held by `holder`; returns what they hold."""
+        self.writes = 0
+        """How often; more than there are written pages if two write one."""
+
+    def hold(self, pages: Pages, holder: Owner) -> None:
+        """Each of `pages` is held by `holder`."""
         self.claims += len(pages)
         held = self.held
         for page in pages:
             held[page] = holder
-        stamp = self.stamp
-        return [stamp[page] for page in pages]
 
     def contents(self, pages: Pages) -> tuple[PageHash | None, ...]:
         """What these pages hold."""
@@ -84,6 +85,11 @@ class PoolView:
             touched[page] = name
         if writes:
             self.written |= writes
+            self.writes += len(writes)
+
+    def equals(self, other: "PoolView") -> bool:
+        """The same pages are free, owned and written."""
+        return self.free == other.free and self.owner == other.owner and self.stamp == other.stamp
 
     def find_unheld(self) -> None:
         """Once all holders are known, the rest is."""
@@ -138,7 +144,8 @@ class View:
         self._residency: tuple[frozenset[PageHash], frozenset[PageHash]] | None = None
 
     def _take_nodes(self, state: State) -> None:
-        make, rows, hold_device, hold_host = tuple.__new__, self.row, self.device.hold, self.host.hold
+        make, rows, on_device, on_host = tuple.__new__, self.row, self.device, self.host
+        device_stamp, host_stamp = on_device.stamp, on_host.stamp
         for number, node in state.nodes.items():
             at, children, hashes = node.at, node.children, node.hashes
             device, host = at.get(KV_DEVICE), at.get(KV_HOST)
@@ -149,10 +156,14 @@ class View:
                     node.priority, node.born, tuple(children.items()) if children else (), node.last[KV],
                 ),
             )  # fmt: skip
-            if device and tuple(hold_device(device, ("node", number))) != hashes:
-                self.unlike.append((row, self.device, device))
-            if host and tuple(hold_host(host, ("node", number))) != hashes:
-                self.unlike.append((row, self.host, host))
+            if device:
+                on_device.hold(device, ("node", number))
+                if tuple([device_stamp[page] for page in device]) != hashes:
+                    self.unlike.append((row, on_device, device))
+            if host:
+                on_host.hold(host, ("node", number))
+                if tuple([host_stamp[page] for page in host]) != hashes:
+                    self.unlike.append((row, on_host, host))
 
     def _take_pins(self) -> None:
         pins = self.pins
@@ -218,6 +229,10 @@ class View:
         pages = pages_of(key.tokens, self.profile.sizes.page_size, bigram)
         return chain(pages, namespace_seed(key.extra), bigram)
 
+    def page_count(self, key: Key) -> int:
+        """The number of whole pages of the key."""
+        return len(pages_of(key.tokens, self.profile.sizes.page_size, self.profile.bigram))
+
     def up(self, row: Row) -> Iterator[Row]:
         """The row and all above it, the root excluded; ends at the first that is not in the tree."""
         rows = self.row
@@ -238,15 +253,30 @@ class View:
         """Device, host."""
         return self.device, self.host
 
+    def equals(self, other: "View") -> bool:
+        """Nothing differs. Written out, for it is asked in every step."""
+        return (
+            self.clock == other.clock
+            and self.row == other.row
+            and self.tickets == other.tickets
+            and self.requests == other.requests
+            and self.passes == other.passes
+            and self.receipts == other.receipts
+            and self.device.equals(other.device)
+            and self.host.equals(other.host)
+            and self.device_leaves == other.device_leaves
+            and self.host_leaves == other.host_leaves
+            and (self.policy, self.evictable, self.protected) == (other.policy, other.evictable, other.protected)
+        )
+
     def differs(self, other: "View") -> str | None:
         """The first thing that is not the same in both views, in words; None if there is none."""
+        if self.equals(other):
+            return None
         for name in _FIELDS:
             if getattr(self, name) != getattr(other, name):
                 return name.replace("_", " ")
-        for mine, its in ((self.device, other.device), (self.host, other.host)):
-            if mine.free != its.free or mine.owner != its.owner or mine.stamp != its.stamp:
-                return f"pool {mine.name}"
-        return None
+        return "pool " + (self.host if self.device.equals(other.device) else self.device).name
 
 
 _FIELDS = (
