@@ -44,6 +44,7 @@ def options(
     """
     if version:
         print(f"hicache-ref {_installed()}")
+        raise typer.Exit
     help_if_alone(context)
 
 

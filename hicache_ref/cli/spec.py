@@ -118,11 +118,11 @@ def _judged_by(each: Requirement) -> str:
     if each.by == "oracle":
         return "the oracle's comparison"
     judges: dict[str, Callable[..., object]] = {
-        **ALWAYS,
-        **EVENTUALLY,
+        **{name: judge for name, (judge, _) in ALWAYS.items()},
         **{name: judge for name, (_, judge) in STEP.items()},
+        **EVENTUALLY,
+        **{name: witness for name, (_, witness) in WITNESS.items()},
     }
-    judges |= {name: witness for name, (_, witness) in WITNESS.items()}
     judge = judges.get(each.id)
     if judge is None:
         fact = next((fact for fact, name in FACT.items() if name == each.id), None)

@@ -89,7 +89,7 @@ class Crashes(Model):
 
 
 class SwappingAdapter(ReferenceAdapter):
-    """The copies that it issues to device are in the wrong order."""
+    """The copies that it submits to device are in the wrong order."""
 
     def observe(self, level: Level) -> Observation:
         seen = super().observe(level)
