@@ -14,6 +14,7 @@ from pathlib import Path
 import hicache_ref
 from hicache_ref.adapters.process import ProcessAdapter
 from hicache_ref.adapters.reference import ReferenceAdapter
+from hicache_ref.faults import FAULTS
 from hicache_ref.vocabulary.adapter import Adapter, AdapterError
 
 GROUP = "hicache_ref.adapters"
@@ -62,14 +63,10 @@ def _reference(options: Options, fetch: bool, step_timeout: float) -> Adapter:
             raise AdapterError(f"unknown option {option!r} of reference, expected fault=ID")
     if "fault" not in options:
         return ReferenceAdapter()
-    from hicache_ref import faults
-
-    try:
-        return ReferenceAdapter(faults.model(options["fault"]))
-    except LookupError:
-        raise AdapterError(
-            f"unknown fault {options['fault']!r}, expected one that `hicache-ref faults list` names"
-        ) from None
+    fault = FAULTS.get(options["fault"])
+    if fault is None:
+        raise AdapterError(f"unknown fault {options['fault']!r}, expected one that `hicache-ref faults list` names")
+    return ReferenceAdapter(fault.model)
 
 
 def _sglang_rust(options: Options, fetch: bool, step_timeout: float) -> Adapter:

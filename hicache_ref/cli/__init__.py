@@ -3,13 +3,14 @@
 import os
 import traceback
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from typing import Annotated
 
 import typer
 from typer.main import get_command
 
-from hicache_ref.cli import check, explore, spec, traces
+from hicache_ref.cli import check, explore, faults, spec, traces
 from hicache_ref.cli.common import Problem, help_if_alone, say
 from hicache_ref.jsonlines import FileError
 from hicache_ref.vocabulary.adapter import AdapterError
@@ -28,6 +29,7 @@ app.command("replay")(traces.replay)
 app.command("minimize")(traces.minimize)
 app.command("explain")(traces.explain)
 app.command("explore")(explore.explore)
+app.add_typer(faults.app, name="faults")
 app.add_typer(spec.app, name="spec")
 
 
@@ -41,8 +43,16 @@ def options(
     Example: hicache-ref check --adapter reference --time-budget 5
     """
     if version:
-        print(f"hicache-ref {installed_version('hicache-ref')}")
+        print(f"hicache-ref {_installed()}")
+        raise typer.Exit
     help_if_alone(context)
+
+
+def _installed() -> str:
+    try:
+        return installed_version("hicache-ref")
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     except Exception as error:
         if (usage := getattr(error, "format_message", None)) is not None:
-            say(usage())
+            context = getattr(error, "ctx", None)
+            say(f"{usage().rstrip('.')} (see `{context.command_path if context else app.info.name} --help`)")
             return BAD_INPUT
         return _own_fault(error)
     if code == _CLICKS_CODE_FOR_CTRL_C:

@@ -203,7 +203,7 @@ class ReportFolder:
             self.running.touch()
         except OSError as error:
             self._clear()
-            raise Problem(f"{self.path}: cannot be written to ({error.strerror}), expected a folder that can") from None
+            raise Problem(f"{self.path}: cannot be written to ({error.strerror}), expected a writable folder") from None
         return self
 
     @property

@@ -1,7 +1,7 @@
 """`spec list`, `spec show`, `spec coverage`: what the rules are, and whether each is judged."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from textwrap import wrap
 from typing import Annotated
 
@@ -106,14 +106,23 @@ def _rows(each: Requirement) -> list[tuple[str, str]]:
 
 
 def _when(condition: Mapping[str, Sequence[object]]) -> str:
-    return ", ".join(f"{name} is {' or '.join(map(str, values))}" for name, values in condition.items())
+    return ", ".join(
+        f"with {' and '.join(map(str, values))}"
+        if name == "operations"
+        else f"{name} is {' or '.join(map(str, values))}"
+        for name, values in condition.items()
+    )
 
 
 def _judged_by(each: Requirement) -> str:
     if each.by == "oracle":
         return "the oracle's comparison"
-    judges = {**ALWAYS, **EVENTUALLY, **{name: judge for name, (_, judge) in STEP.items()}}
-    judges |= {name: witness for name, (_, witness) in WITNESS.items()}
+    judges: dict[str, Callable[..., object]] = {
+        **{name: judge for name, (judge, _) in ALWAYS.items()},
+        **{name: judge for name, (_, judge) in STEP.items()},
+        **EVENTUALLY,
+        **{name: witness for name, (_, witness) in WITNESS.items()},
+    }
     judge = judges.get(each.id)
     if judge is None:
         fact = next((fact for fact, name in FACT.items() if name == each.id), None)

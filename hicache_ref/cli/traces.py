@@ -1,9 +1,10 @@
 """`replay`, `minimize`, `explain`: what is done with a trace that somebody kept."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -27,7 +28,9 @@ from hicache_ref.cli.common import (
     stopping,
     write_json,
 )
+from hicache_ref.faults import FAULTS
 from hicache_ref.jsonlines import FileError
+from hicache_ref.model import Model
 from hicache_ref.oracle.explain import retell
 from hicache_ref.oracle.judge import RecordedAdapter
 from hicache_ref.oracle.lockstep import Lockstep
@@ -36,8 +39,9 @@ from hicache_ref.report.model import divergence_report
 from hicache_ref.report.text import divergence_text
 from hicache_ref.requirements import Checker
 from hicache_ref.search.finding import Finding, Recorded
-from hicache_ref.search.minimise import Replay, minimise
+from hicache_ref.search.minimise import Replay, Replayable, minimise
 from hicache_ref.search.minimise import replay as replayed
+from hicache_ref.search.stepping import ModelStepper
 from hicache_ref.trace import Trace, read_trace, write_trace
 from hicache_ref.vocabulary.adapter import Adapter, AdapterError, Description
 from hicache_ref.vocabulary.base import Frozen
@@ -79,6 +83,9 @@ class Subject:
     chosen: Chosen | None
     """None: the trace itself answers, and nothing is executed."""
 
+    alone: type[Model] | None = None
+    """A faulty model, whose trace may end where it breaks a requirement and does not differ from a healthy one."""
+
     @property
     def steps(self) -> tuple[Recorded, ...]:
         """Operations and choices of the trace."""
@@ -89,18 +96,24 @@ class Subject:
         profile = self.trace.header.profile
         return Lockstep(self.adapter, self.description, profile, self.description.level, Checker(profile))
 
-    def again(self) -> Replay:
-        """The trace executed to its first finding, if there is one."""
+    def again(self) -> tuple[Replay, Callable[[], Replayable]]:
+        """The trace executed to its first finding, if there is one, and what it was executed on."""
+        if self.alone is not None:
+            alone = partial(ModelStepper, self.trace.header.profile, self.alone)
+            again = replayed(self.steps, alone)
+            if again.finding is not None:
+                return again, alone
         if self.chosen is not None:
-            return replayed(self.steps, self.lockstep)
+            return replayed(self.steps, self.lockstep), self.lockstep
         story = retell(self.lockstep(), self.steps)
-        return Replay(self.steps[: len(story.steps)], story.finding)
+        return Replay(self.steps[: len(story.steps)], story.finding), self.lockstep
 
     def command(self, path: Path) -> str:
         """The command line that does it once more."""
         if self.chosen is None:
             return shlex.join(["hicache-ref", "check", "--trace", str(path)])
-        return shlex.join(["hicache-ref", "replay", str(path), *self.chosen.words()])
+        words = [] if self.alone is not None else self.chosen.words()
+        return shlex.join(["hicache-ref", "replay", str(path), *words])
 
 
 @contextmanager
@@ -108,9 +121,13 @@ def _subject(path: Path, chosen: Chosen, *, may_judge: bool = False) -> Iterator
     """The trace, and the adapter that was chosen or that it names. Raises TraceError, Problem, AdapterError."""
     trace = read_trace(path)
     name = trace.header.implementation.name
+    alone: type[Model] | None = None
     if chosen.adapter is None and chosen.command is None:
         if name in known_names():
             chosen = chosen.model_copy(update={"adapter": name})
+        elif name in FAULTS:
+            alone = FAULTS[name].model
+            chosen = chosen.model_copy(update={"adapter": "reference", "options": [f"fault={name}"]})
         elif may_judge:
             recorded = RecordedAdapter(trace)
             yield Subject(path, trace, recorded, recorded.describe(), None)
@@ -119,7 +136,7 @@ def _subject(path: Path, chosen: Chosen, *, may_judge: bool = False) -> Iterator
             raise Problem(f"{path}: of the adapter {name!r}, expected --adapter or --adapter-cmd to say how to make it")
     adapter = chosen.opened()
     try:
-        yield Subject(path, trace, adapter, adapter.describe(), chosen)
+        yield Subject(path, trace, adapter, adapter.describe(), chosen, alone)
     finally:
         if hasattr(adapter, "close"):
             adapter.close()
@@ -174,7 +191,7 @@ def _again(path: Path, chosen: Chosen) -> tuple[Again, Finding | None]:
     """What became of the trace; what prevented it is on standard error too."""
     try:
         with _subject(path, chosen) as subject:
-            steps, finding = subject.again()
+            (steps, finding), _ = subject.again()
     except (Problem, FileError, AdapterError) as error:
         say(str(error))
         return Again(trace=str(path), result="error", text=str(error)), None
@@ -215,10 +232,10 @@ def minimize(
     out = out or trace.with_suffix(".min.jsonl")
     stopped: list[bool] = []
     with _subject(trace, chosen) as subject, stopping(lambda: stopped.append(True)):
-        first = subject.again()
+        first, make = subject.again()
         if first.finding is None:
             raise Problem(f"{trace}: passes on {subject.description.name}, expected a trace that fails")
-        small = minimise(first.steps, subject.lockstep, first.finding, give_up=lambda: bool(stopped))
+        small = minimise(first.steps, make, first.finding, give_up=lambda: bool(stopped))
         story = retell(subject.lockstep(), small.steps)
         write_trace(out, Trace(subject.trace.header, story.trace_steps()))
         command = subject.command(out)
@@ -250,7 +267,7 @@ def explain(
     """
     chosen = Chosen(adapter=adapter, command=adapter_cmd, options=option or [], fetch=fetch, step_timeout=step_timeout)
     with _subject(trace, chosen, may_judge=True) as subject:
-        first = subject.again()
+        first, _ = subject.again()
         if first.finding is None:
             if format is Format.json:
                 write_json({"trace": str(trace), "steps": len(first.steps), "divergence": None})

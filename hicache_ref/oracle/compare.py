@@ -12,6 +12,7 @@ from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, POOLS, ROOT, Page
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.observation import Counts
 from hicache_ref.vocabulary.outcomes import Inserted, Matched, Outcome, Refused, Took
+from hicache_ref.vocabulary.profile import Profile
 
 Pairs = dict[int, int]
 """Model page -> page of the implementation."""
@@ -36,7 +37,8 @@ def held_by_nodes(state: State, pool_name: PoolName) -> Iterator[tuple[PageHash,
 class Comparison:
     """What was equal so far, as a renaming of pages."""
 
-    def __init__(self) -> None:
+    def __init__(self, profile: Profile) -> None:
+        self.page_size = profile.sizes.page_size
         self.tree = True
         """Whether the last observation shows where nodes end."""
 
@@ -52,14 +54,19 @@ class Comparison:
             expected = dict(held_by_nodes(state, pool_name))
             theirs = view.pages[pool_name]
             if expected.keys() != theirs.keys():
-                self._explain(pool_name, set(expected), set(theirs), view, ours)
+                names = self.names(state) | view.names
+                self._explain(pool_name, set(expected), set(theirs), names, ours)
         if not self.tree:
             return
         ends = {node.hashes[-1] for node in state.nodes.values() if node.id != ROOT}
         if ends != view.ends.keys():
-            more, less = view.ends.keys() - ends, ends - view.ends.keys()
-            text = f"nodes end at other keys: {len(more)} not expected, {len(less)} missing"
-            raise Difference("HC-CONF-08", f"{text} ({', '.join(view.names.get(end, '?') for end in more)})")
+            names = self.names(state) | view.names
+            parts = [
+                f"{text}: {', '.join(sorted(names[end] for end in found))}"
+                for text, found in (("not expected", view.ends.keys() - ends), ("missing", ends - view.ends.keys()))
+                if found
+            ]
+            raise Difference("HC-CONF-08", f"nodes end at other keys; {'; '.join(parts)}")
         self._locks(state, view)
 
     def _locks(self, state: State, view: Seen) -> None:
@@ -71,11 +78,27 @@ class Comparison:
                 text = "is locked though nothing pins it" if locked else "is not locked though something pins it"
                 raise Difference("HC-LOCK-01", f"node {view.names[node.hashes[-1]]} {text}")
 
-    def _explain(self, pool_name: PoolName, expected: set[PageHash], theirs: set[PageHash], view: Seen,
+    def names(self, state: State) -> dict[PageHash, str]:
+        """Page hash -> the key it ends, for texts, of everything that the model caches."""
+        texts: dict[int, str] = {}
+        names: dict[PageHash, str] = {}
+        for node in state.nodes.values():
+            path = [node]
+            while path[-1].parent in state.nodes and path[-1].parent not in texts:
+                path.append(state.nodes[path[-1].parent])
+            for each in reversed(path):
+                text = texts.get(each.parent, "")
+                for page, digest in zip(each.key, each.hashes, strict=True):
+                    text += ("." if text else "") + ".".join(map(str, page[: self.page_size]))
+                    names[digest] = text if each.extra is None else f"{each.extra}/{text}"
+                texts[each.id] = text
+        return names
+
+    def _explain(self, pool_name: PoolName, expected: set[PageHash], theirs: set[PageHash], names: dict[PageHash, str],
                  ours: Step) -> None:  # fmt: skip
         """Says which page is where it should not be, and names the order of victims if that is the reason."""
         tier = "device" if pool_name == KV_DEVICE else "host"
-        name = view.names.get
+        name = names.get
         spared = [digest for pool, digest in ours.victims if pool == pool_name and digest in theirs - expected]
         if spared:
             gone = ", ".join(sorted(name(d, d[:8]) for d in expected - theirs)) or "nothing else"

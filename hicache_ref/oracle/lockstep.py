@@ -74,7 +74,7 @@ class Lockstep:
         self.checker = checker
         self.chooser = ObservedChooser()
         self.content = Content()
-        self.comparison = Comparison()
+        self.comparison = Comparison(profile)
         self.ours: Step | None = None
         """The model's answer to the last step; None if the implementation crashed in it."""
 

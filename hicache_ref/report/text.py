@@ -1,7 +1,7 @@
 """The report of a divergence as plain text, at most `WIDTH` columns wide but for what must not be cut."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import zip_longest
 from textwrap import wrap
@@ -118,17 +118,32 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _map(each: PageMap) -> list[str]:
-    rows = [map(str, each.pages), each.oracle, *([each.adapter] if each.adapter is not None else [])]
-    columns = list(zip(*rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    labels = (f"{each.tier} page", "  oracle", "  adapter")
-    differing = each.differing()
-    lines = [_aligned(label, row, widths) for label, row in zip(labels, zip(*columns, strict=True), strict=False)]
-    if differing:
-        lines.append(_aligned("", ["^" if i in differing else "" for i in range(len(columns))], widths))
+    rows: list[Sequence[str]] = [
+        [str(page) for page in each.pages],
+        each.oracle,
+        *([each.adapter] if each.adapter is not None else []),
+    ]
+    if differing := each.differing():
+        rows.append(["^" if at in differing else "" for at in range(len(each.pages))])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    labels = (f"{each.tier} page", "  oracle", "  adapter", "")
+    lines = []
+    for first, end in _blocks(widths):
+        lines += [_aligned(label, row[first:end], widths[first:end]) for label, row in zip(labels, rows, strict=False)]
     if each.left_out:
-        lines[0] += f"   ({each.left_out} more)"
+        lines.append(f"  and {each.left_out} more, on which both agree")
     return lines
+
+
+def _blocks(widths: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The columns in stretches that fit the width of the report, each from its first to before its end."""
+    first, used = 0, _LABEL
+    for at, width in enumerate(widths):
+        if used + width > WIDTH:
+            yield first, at
+            first, used = at, _LABEL
+        used += width + 1
+    yield first, len(widths)
 
 
 def _aligned(label: str, cells: Iterable[str], widths: Sequence[int]) -> str:

@@ -11,6 +11,7 @@ from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.outcomes import Outcome
 
 _TOKENS_SHOWN = 12
+_STRETCH = 8
 
 Rename = Callable[[int], int]
 """The name under which a device page is shown."""
@@ -103,7 +104,20 @@ def outcome_in_full(outcome: Outcome, rename: Rename = _same) -> str:
 
 
 def _pages(pages: Pages, rename: Rename) -> str:
-    return "{" + " ".join("?" if (name := rename(page)) < 0 else str(name) for page in pages) + "}"
+    """The names of the pages; a stretch of at least `_STRETCH` that count up or down by one is `first..last`."""
+    names = [rename(page) for page in pages]
+    words: list[str] = []
+    at = 0
+    while at < len(names):
+        end = at + 1
+        by = names[end] - names[at] if end < len(names) else 0
+        while abs(by) == 1 and end < len(names) and names[end] - names[end - 1] == by:
+            end += 1
+        if end - at < _STRETCH:
+            end = at + 1
+        words.append(f"{names[at]}..{names[end - 1]}" if end - at > 1 else str(names[at]))
+        at = end
+    return "{" + " ".join("?" if word == "-1" else word for word in words) + "}"
 
 
 def _waits(names: tuple[str, ...]) -> str:

@@ -22,9 +22,10 @@ from hicache_ref.requirements import (
     witnesses,
 )
 from hicache_ref.requirements.catalogue import REQUIREMENTS, Requirement, catalogue_digest
+from hicache_ref.requirements.change import StepLike
 from hicache_ref.requirements.checker import Checker
 from hicache_ref.requirements.registry import Broken
-from hicache_ref.requirements.view import StepLike, View
+from hicache_ref.requirements.view import View
 
 AREAS = (
     pages, tree, match, insert, locks, leaves, evict, backup, load, transfer, hashing, events, conformance, lifecycle,

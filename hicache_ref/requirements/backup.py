@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from hicache_ref.model.state import FREE
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.locks import unpinned
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import NOWHERE, Change, Row, View
+from hicache_ref.requirements.view import NOWHERE, Row, View
 from hicache_ref.vocabulary.ids import ROOT, NodeId
 from hicache_ref.vocabulary.operations import Insert, Operation, Poll, SetWritePolicy, WriteBackup
 from hicache_ref.vocabulary.outcomes import Done, Inserted, Outcome, Polled, Submitted
@@ -66,6 +67,8 @@ def _had_host_copy(before: View, row: Row) -> bool:
 def pending_backup_pins(change: Change[Operation, Outcome]) -> int:
     """The copy of a node to host keeps that node and all above it pinned, unless write_back submitted it."""
     before, after = change.before, change.after
+    if not after.tickets:
+        return 0
     judged = 0
     for ticket in after.tickets.values():
         if ticket.to != "host":

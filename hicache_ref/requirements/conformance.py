@@ -1,7 +1,8 @@
 """CONF: lawful answers, refusals without traces, and sizes. What compares with the model is the oracle's."""
 
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import Change, View
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import ROOT
 from hicache_ref.vocabulary.operations import Audit, Operation, SetWritePolicy
 from hicache_ref.vocabulary.outcomes import Audited, Done, Invalid, Matched, Outcome, Refused
@@ -45,8 +46,10 @@ def audit_is_true(change: Change[Audit, Audited]) -> int:
 @always("HC-CONF-06")
 def pools_have_their_size(view: View) -> int:
     """The pools have as many pages as the profile says, and owner and contents for each."""
-    sizes = view.profile.sizes
-    for pool, count in ((view.device, sizes.device_pages), (view.host, sizes.host_pages)):
+    sizes, device, host = view.profile.sizes, view.device, view.host
+    if device.size == len(device.stamp) == sizes.device_pages and host.size == len(host.stamp) == sizes.host_pages:
+        return 2
+    for pool, count in ((device, sizes.device_pages), (host, sizes.host_pages)):
         if pool.size != count or len(pool.stamp) != count:
             raise Broken.because(f"{pool.name} has {pool.size} pages, the profile says {count}")
     return 2
@@ -74,8 +77,6 @@ def refused_changes_nothing(change: Change[Operation, Refused]) -> int:
 @step("HC-CONF-11")
 def disabled_keeps_nothing(change: Change[Operation, Outcome]) -> int:
     """A cache that is switched off has no node, finds nothing and publishes nothing."""
-    if change.after.profile.enabled:
-        return 0
     told = change.told
     found = isinstance(told, Matched) and (told.device or told.host_hit)
     published = change.what.events and change.op.op != "reset"

@@ -1,44 +1,68 @@
 """EVENT: whoever adds up what is published knows what is cached where."""
 
-from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
 
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, step
-from hicache_ref.requirements.view import NOWHERE, Change, View
-from hicache_ref.vocabulary.events import BlockStored
+from hicache_ref.requirements.view import NOWHERE, View
 from hicache_ref.vocabulary.hashing import chain
 from hicache_ref.vocabulary.ids import KV_HOST, Medium, PageHash
-from hicache_ref.vocabulary.keys import PageKey
 from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.outcomes import Outcome, Polled
 
-Any_ = Change[Operation, Outcome]
+Published = Change[Operation, Outcome]
 MEDIA: tuple[Medium, Medium] = ("GPU", "CPU_PINNED")
-_BLOCKING = ("evict", "take_pages", "load_back")
+_EVICTING = ("evict", "take_pages", "load_back")
 
 
+@lru_cache(maxsize=1 << 16)
 def signed(digest: PageHash) -> int:
     """The first 16 hex digits of a hash as a signed 64-bit number."""
     return int.from_bytes(bytes.fromhex(digest[:16]), "big", signed=True)
 
 
-def published_hash(view: View, digest: PageHash) -> PageHash:
-    """The hash under which a page of the view is published: its own, or that of its tokens in no namespace."""
+def block_number(view: View, digest: PageHash) -> int:
+    """The number under which a page of the view is published: by its own hash, or by that of its tokens alone."""
     row, at = view.where[digest]
     if row.extra is None or view.rules.event_namespace:
-        return digest
+        return signed(digest)
     path = list(view.up(row))[::-1]
-    pages = [page for each in path for page in each.key][: sum([len(each.key) for each in path[:-1]]) + at + 1]
-    return chain(tuple(pages), None, view.profile.bigram)[-1]
+    pages = [page for each in path[:-1] for page in each.key]
+    return signed(chain((*pages, *row.key[: at + 1]), None, view.profile.bigram)[-1])
 
 
-def _numbers(view: View, digests: frozenset[PageHash]) -> Counter[int]:
-    return Counter([signed(published_hash(view, digest)) for digest in digests])
+def _blocks(change: Published, number: int) -> set[PageHash]:
+    """The pages with this number that were or are in the tree; those that moved in the step are looked at first."""
+    before, after = change.before, change.after
+    if "moved" not in change.memo:
+        pairs = zip(before.residency, after.residency, strict=True)
+        change.memo["moved"] = _numbered(change, {digest for was, now in pairs if was != now for digest in was ^ now})
+    found: dict[int, set[PageHash]] = change.memo["moved"]
+    if number in found and before.rules.event_namespace:
+        return found[number]
+    if "all" not in change.memo:
+        change.memo["all"] = _numbered(change, before.where.keys() | after.where.keys())
+    everything: dict[int, set[PageHash]] = change.memo["all"]
+    return everything.get(number, set())
+
+
+def _numbered(change: Published, digests: set[PageHash]) -> dict[int, set[PageHash]]:
+    """These pages by number; where events have no namespaces, several can have the same."""
+    found: dict[int, set[PageHash]] = {}
+    for digest in digests:
+        view = change.after if digest in change.after.where else change.before
+        found.setdefault(block_number(view, digest), set()).add(digest)
+    return found
 
 
 @step("HC-EVENT-01")
-def events_add_up(change: Any_) -> int:
+def events_add_up(change: Published) -> int:
     """What was resident, with what was stored and without what was removed, is what is resident, on each medium."""
-    before, after, events = change.before.residency, change.after.residency, change.what.events
+    events = change.what.events
+    if not events and change.still and change.before.host.written == change.after.host.written:
+        return 0
+    before, after = change.before.residency, change.after.residency
     if not events and before == after:
         return 0
     if change.op.op == "reset":
@@ -47,107 +71,102 @@ def events_add_up(change: Any_) -> int:
             raise Broken.because("a reset publishes that all blocks are cleared, once")
         return 1
     for medium, was, now in zip(MEDIA, before, after, strict=True):
-        net: Counter[int] = Counter()
+        net: dict[int, int] = {}
         for event in events:
             if event.kind == "all_blocks_cleared":
                 raise Broken.because("all blocks are told to be cleared without a reset")
             if event.medium == medium:
-                net[event.block_hash] += 1 if event.kind == "block_stored" else -1
+                net[event.block_hash] = net.get(event.block_hash, 0) + (1 if event.kind == "block_stored" else -1)
         if was != now:
-            net.subtract(_numbers(change.after, now - was))
-            net.update(_numbers(change.before, was - now))
-        wrong = [number for number, count in net.items() if count]
-        if wrong:
+            for view, digests, by in ((change.after, now - was, -1), (change.before, was - now, 1)):
+                for digest in digests:
+                    number = block_number(view, digest)
+                    net[number] = net.get(number, 0) + by
+        if any(net.values()):
+            wrong = [number for number, count in net.items() if count]
             raise Broken.because(f"the events on {medium} do not add up for blocks {wrong}")
     return len(events)
 
 
-def _published(change: Any_) -> dict[int, tuple[PageKey, int | None]]:
-    """What may be published in this step: number of a page -> its tokens and the number of the page before it."""
-    found: dict[int, tuple[PageKey, int | None]] = {}
-    for view in (change.before, change.after):
-        for digest, (row, at) in view.where.items():
-            if at:
-                prior: PageHash | None = row.hashes[at - 1]
-            else:
-                above = view.row.get(row.parent, NOWHERE)
-                prior = above.hashes[-1] if above.hashes else None
-            number = signed(published_hash(view, digest))
-            found[number] = (row.key[at], None if prior is None else signed(published_hash(view, prior)))
-    return found
-
-
-def _stored(change: Any_) -> list[BlockStored]:
-    return [event for event in change.what.events if event.kind == "block_stored"]
-
-
-@step("HC-EVENT-02")
-def parents_are_named(change: Any_) -> int:
+@step("HC-EVENT-02", needs="events")
+def parents_are_named(change: Published) -> int:
     """A stored block names its tokens and the page before it in its path, at the top none."""
-    stored = _stored(change) if change.what.events else []
-    pages = _published(change) if stored else {}
-    for event in stored:
-        token_ids, parent = pages.get(event.block_hash, (event.token_ids, event.parent_block_hash))
-        if (event.token_ids, event.parent_block_hash) != (token_ids, parent):
-            said = f"tokens {event.token_ids} after block {event.parent_block_hash}"
-            raise Broken.because(f"block {event.block_hash} is stored as {said}, it is {token_ids} after {parent}")
-    return len(stored)
+    judged = 0
+    for event in change.what.events:
+        if event.kind != "block_stored":
+            continue
+        judged += 1
+        for digest in _blocks(change, event.block_hash):
+            view = change.after if digest in change.after.where else change.before
+            row, at = view.where[digest]
+            above = view.row.get(row.parent, NOWHERE).hashes
+            prior = row.hashes[at - 1] if at else above[-1] if above else None
+            parent = None if prior is None else block_number(view, prior)
+            if event.token_ids != row.key[at] or event.parent_block_hash != parent:
+                said = f"tokens {event.token_ids} after block {event.parent_block_hash}"
+                raise Broken.because(
+                    f"block {event.block_hash} is stored as {said}, it is {row.key[at]} after {parent}"
+                )
+    return judged
 
 
-@step("HC-EVENT-03")
-def numbers_are_hashes(change: Any_) -> int:
+@step("HC-EVENT-03", needs="events")
+def numbers_are_hashes(change: Published) -> int:
     """The number of a block is the beginning of the hash of a page that was or is in the tree."""
-    events = [event for event in change.what.events if event.kind != "all_blocks_cleared"]
-    pages = _published(change) if events else {}
-    for event in events:
-        if event.block_hash not in pages:
+    for event in change.what.events:
+        if event.kind != "all_blocks_cleared" and not _blocks(change, event.block_hash):
             raise Broken.because(f"block {event.block_hash} is no page that was or is in the tree")
-    return len(events)
+    return len(change.what.events)
 
 
-@step("HC-EVENT-04")
-def host_is_stored_at_the_end(change: Any_) -> int:
+@step("HC-EVENT-04", needs="events")
+def host_is_stored_at_the_end(change: Published) -> int:
     """A block is stored on host only when a copy that wrote it is applied."""
-    stored = [event for event in _stored(change) if event.medium == "CPU_PINNED"] if change.what.events else []
+    stored = [e for e in change.what.events if e.kind == "block_stored" and e.medium == "CPU_PINNED"]
     if not stored:
         return 0
-    written: set[int] = set()
-    if isinstance(change.told, Polled):
-        for name in change.told.backups:
-            busy = change.before.busy[name]
-            written |= busy.host_writes - busy.lost(KV_HOST)
-    elif change.op.op in _BLOCKING and change.before.rules.write_back_copy == "blocking":
-        copies = [effect for effect in change.what.effects if effect.kind == "copy_to_host"]
-        written = {page for effect in copies for part in effect.parts for page in part.host}
-    view = change.before if isinstance(change.told, Polled) else change.after
-    settled = {
-        signed(published_hash(view, digest))
-        for digest, (row, at) in view.where.items()
-        if row.host is not None and row.host[at] in written
-    }
+    before, told = change.before, change.told
+    settled = set(_written_by_poll(before, told)) if isinstance(told, Polled) else set(_copied_in_step(change))
     for event in stored:
-        if event.block_hash not in settled and (isinstance(change.told, Polled) or not written):
+        if not settled & _blocks(change, event.block_hash):
             raise Broken.because(f"block {event.block_hash} is stored on host, no copy of it was applied")
     return len(stored)
 
 
-@step("HC-EVENT-05")
-def events_alternate(change: Any_) -> int:
+def _written_by_poll(before: View, told: Polled) -> Iterator[PageHash]:
+    """The pages whose host copies the applied backups wrote."""
+    written = frozenset[int]().union(*(before.busy[n].host_writes - before.busy[n].lost(KV_HOST) for n in told.backups))
+    for row in before.rows:
+        if row.host is not None and not written.isdisjoint(row.host):
+            yield from [digest for digest, page in zip(row.hashes, row.host, strict=True) if page in written]
+
+
+def _copied_in_step(change: Published) -> Iterator[PageHash]:
+    """The pages that copies took to host which both began and ended in the step, as the blocking rule has them."""
+    if change.op.op not in _EVICTING or change.before.rules.write_back_copy != "blocking":
+        return
+    effects = [effect for effect in change.what.effects if effect.kind == "copy_to_host"]
+    read = {page for effect in effects for part in effect.parts for page in part.device}
+    for row in change.before.rows:
+        if row.device is not None and not read.isdisjoint(row.device):
+            yield from row.hashes
+
+
+@step("HC-EVENT-05", needs="events")
+def events_alternate(change: Published) -> int:
     """A block is stored where it was not, and removed from where it was."""
     events = change.what.events
-    if not events:
-        return 0
     strict = change.before.rules.event_namespace
-    present = {
-        medium: _numbers(change.before, digests) for medium, digests in zip(MEDIA, change.before.residency, strict=True)
-    }
+    present: dict[tuple[str, int], int] = {}
     for event in events:
         if event.kind == "all_blocks_cleared":
-            present = {medium: Counter() for medium in MEDIA}
-            continue
-        there = present[event.medium]
+            return len(events)
+        where = (event.medium, event.block_hash)
+        if where not in present:
+            resident = change.before.residency[MEDIA.index(event.medium)]
+            present[where] = sum([digest in resident for digest in _blocks(change, event.block_hash)])
         storing = event.kind == "block_stored"
-        if there[event.block_hash] > 0 if storing and strict else not storing and there[event.block_hash] < 1:
+        if (present[where] > 0 and strict) if storing else present[where] < 1:
             raise Broken.because(f"block {event.block_hash} is {event.kind[6:]} twice on {event.medium}")
-        there[event.block_hash] += 1 if storing else -1
+        present[where] += 1 if storing else -1
     return len(events)

@@ -1,9 +1,9 @@
 """EVICT: victims are unpinned leaves in the order of the policy, as many as are needed, and nothing is lost."""
 
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.leaves import device_leaves, host_leaves
 from hicache_ref.requirements.registry import Broken, step
 from hicache_ref.requirements.sweep import is_droppable, sweep_of
-from hicache_ref.requirements.view import Change
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, TIER
 from hicache_ref.vocabulary.operations import (
     Evict,
@@ -19,22 +19,18 @@ Making = Change[Evict | EvictHost | TakePages | LoadBack | Insert | WriteBackup,
 _MAKE_ROOM = ("evict", "evict_host", "take_pages", "load_back", "insert", "write_backup")
 
 
-@step("HC-EVICT-01", *_MAKE_ROOM)
+@step("HC-EVICT-01", *_MAKE_ROOM, needs="victims")
 def victims_are_leaves(change: Making) -> int:
     """Each victim was a leaf of its tier when it was taken."""
-    if not change.what.victims:
-        return 0
     for taken in sweep_of(change):
         if not taken.leaf:
             raise Broken.because(f"node {taken.row.id} was evicted from {TIER[taken.pool]} and was no leaf there")
     return len(change.what.victims)
 
 
-@step("HC-EVICT-02", *_MAKE_ROOM)
+@step("HC-EVICT-02", *_MAKE_ROOM, needs="victims")
 def victims_in_order(change: Making) -> int:
     """No leaf of that moment came before the victim in the order of the policy."""
-    if not change.what.victims:
-        return 0
     for taken in sweep_of(change):
         if taken.rank > taken.least:
             text = f"node {taken.row.id} of rank {taken.rank} was evicted before a leaf of rank {taken.least}"
@@ -42,11 +38,9 @@ def victims_in_order(change: Making) -> int:
     return len(change.what.victims)
 
 
-@step("HC-EVICT-04", *_MAKE_ROOM)
+@step("HC-EVICT-04", *_MAKE_ROOM, needs="victims")
 def pinned_is_kept(change: Making) -> int:
     """Nothing that a receipt or a copy pins is evicted."""
-    if not change.what.victims:
-        return 0
     for taken in sweep_of(change):
         if taken.pinned:
             raise Broken.because(f"node {taken.row.id} was evicted from {TIER[taken.pool]} while it was pinned")
@@ -77,12 +71,12 @@ def evicts_enough(change: Change[Evict | EvictHost, Evicted]) -> int:
     return 1
 
 
-@step("HC-EVICT-05", *_MAKE_ROOM)
+@step("HC-EVICT-05", *_MAKE_ROOM, needs="victims")
 def nothing_half_written(change: Making) -> int:
     """A victim that had no host copy is copied, kept, or gone with all that hung below it."""
     judged = 0
     after = change.after
-    for taken in sweep_of(change) if change.what.victims else ():
+    for taken in sweep_of(change):
         row = taken.row
         if taken.pool != KV_DEVICE or row.host is not None:
             continue
@@ -127,11 +121,9 @@ def _pages_short(change: Making) -> int:
     return sum(row.device is None for row, _ in before.cached(change.hashes)) - free
 
 
-@step("HC-EVICT-07", *_MAKE_ROOM)
+@step("HC-EVICT-07", *_MAKE_ROOM, needs="victims")
 def no_more_than_needed(change: Making) -> int:
     """Nothing is evicted while enough pages are free, and nothing after enough was given up."""
-    if not change.what.victims:
-        return 0
     taken = sweep_of(change)
     device = [len(each.row.device or ()) for each in taken if each.pool == KV_DEVICE and not each.stayed]
     if device and sum(device[:-1]) >= _pages_short(change):

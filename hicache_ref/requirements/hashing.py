@@ -12,7 +12,7 @@ _seen: dict[tuple[PageHash, ...], tuple[PageKeys, PageHash | None, bool]] = {}
 _SEEN_MAX = 1 << 16
 
 
-@always("HC-HASH-01")
+@always("HC-HASH-01", "nodes")
 def chains(view: View) -> int:
     """The hashes of a node are those of its pages, chained to the last one above, at the top to its namespace."""
     bigram = view.profile.bigram
@@ -28,7 +28,7 @@ def chains(view: View) -> int:
     return len(view.rows)
 
 
-@always("HC-HASH-02")
+@always("HC-HASH-02", "nodes")
 def namespaces_share_nothing(view: View) -> int:
     """No hash occurs twice in the tree, so that pages of two namespaces never stand for each other."""
     if len({row.extra for row in view.rows}) < 2:

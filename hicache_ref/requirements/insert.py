@@ -1,7 +1,7 @@
 """INSERT: a key's pages are the tree's afterwards, duplicates come back, the request holds nothing."""
 
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, step
-from hicache_ref.requirements.view import Change
 from hicache_ref.vocabulary.operations import Insert
 from hicache_ref.vocabulary.outcomes import Inserted
 

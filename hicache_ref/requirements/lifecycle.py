@@ -1,8 +1,9 @@
 """LIFE: what is left when nothing runs, and after a reset."""
 
 from hicache_ref.model.state import FREE
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, eventually, step
-from hicache_ref.requirements.view import Change, View
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import ROOT, TIER
 from hicache_ref.vocabulary.operations import Reset
 from hicache_ref.vocabulary.outcomes import Done

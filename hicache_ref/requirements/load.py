@@ -1,8 +1,9 @@
 """LOAD: a load fills exactly what was on host only, from sources that stay, or nothing happens."""
 
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.locks import unpinned
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import Change, View
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.operations import LoadBack
 from hicache_ref.vocabulary.outcomes import Refused, Submitted
 
@@ -22,7 +23,7 @@ def refused_loads_nothing(change: Change[LoadBack, Refused]) -> int:
     return 1
 
 
-@always("HC-LOAD-02")
+@always("HC-LOAD-02", "books")
 def sources_are_pinned(view: View) -> int:
     """A host page that a load reads belongs to a node which that load pins, or to nobody but operations."""
     judged = 0
@@ -38,7 +39,7 @@ def sources_are_pinned(view: View) -> int:
     return judged
 
 
-@always("HC-LOAD-05")
+@always("HC-LOAD-05", "books")
 def targets_are_pinned(view: View) -> int:
     """A load pins every node that owns a page which it writes, and all above."""
     judged = 0

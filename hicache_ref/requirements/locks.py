@@ -1,8 +1,9 @@
 """LOCK: counts are what receipts and copies say, and what is pinned stays."""
 
 from hicache_ref.model.state import FREE, Ticket
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import Change, View
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import ROOT, NodeId
 from hicache_ref.vocabulary.operations import Lock, Operation, Unlock
 from hicache_ref.vocabulary.outcomes import Done, Outcome, Polled
@@ -18,7 +19,7 @@ def counts_are_pins(view: View) -> int:
     return len(pins)
 
 
-@always("HC-LOCK-04")
+@always("HC-LOCK-04", "nodes")
 def parents_are_locked(view: View) -> int:
     """A node is locked at least as often as each of its children."""
     judged = 0
@@ -33,8 +34,8 @@ def parents_are_locked(view: View) -> int:
 @always("HC-LOCK-05")
 def pins_name_nodes(view: View) -> int:
     """Whatever is pinned is in the tree, and never the root."""
-    strangers = [number for number in view.pins if number not in view.row or number == ROOT]
-    if strangers:
+    if ROOT in view.pins or not view.pins.keys() <= view.row.keys():
+        strangers = [number for number in view.pins if number not in view.row or number == ROOT]
         raise Broken.because(f"nodes {strangers} are pinned and not in the tree")
     return len(view.receipts)
 
@@ -80,7 +81,7 @@ def receipt_is_exact(change: Change[Lock | Unlock, Done]) -> int:
     return len(named)
 
 
-@step("HC-LOCK-03")
+@step("HC-LOCK-03", needs="nodes")
 def locked_stays(change: Change[Operation, Outcome]) -> int:
     """A locked resident node keeps its device pages; only a failed load takes them, and then receipts are told."""
     after, judged = change.after.row, 0

@@ -1,7 +1,8 @@
 """MATCH: what a look-up tells is what was cached, and it changes nothing but recency and node ends."""
 
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, step
-from hicache_ref.requirements.view import Change, View
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import PageHash
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Insert, Lock, MatchPrefix
@@ -10,22 +11,20 @@ from hicache_ref.vocabulary.outcomes import Done, Inserted, Matched
 Match = Change[MatchPrefix, Matched]
 
 
-def _begins(key: Key, longer: tuple[PageHash, ...], view: View) -> int:
+def _depth(key: Key, longer: Key, view: View) -> int:
     """The number of pages of `key`, which must be the beginning of `longer`."""
-    hashes = view.hashes_of(key)
-    if hashes != longer[: len(hashes)]:
-        raise Broken.because(f"{key} is not on the path of the match")
-    return len(hashes)
+    if key.tokens != longer.tokens[: len(key.tokens)] or (key.tokens and key.extra != longer.extra):
+        raise Broken.because(f"{key} is not on the path of {longer}")
+    return view.page_count(key)
 
 
 @step("HC-MATCH-01", "match_prefix")
 def ends_fit(change: Match) -> int:
     """The device pages are as many as the last device node is deep, and all ends are on one path."""
     told, view = change.told, change.after
-    best = view.hashes_of(told.best)
-    _begins(told.best, change.hashes, view)
-    depth = _begins(told.last_device_node, best, view)
-    _begins(told.last_host_node, best, view)
+    _depth(told.best, change.op.key, view)
+    _depth(told.last_host_node, told.best, view)
+    depth = _depth(told.last_device_node, told.best, view)
     if len(told.device) != depth:
         raise Broken.because(f"{len(told.device)} device pages, but the last device node is {depth} pages deep")
     return 1
@@ -41,13 +40,13 @@ def longest_prefix(change: Match) -> int:
         raise Broken.because(f"device pages {told.device} are told, {device} hold the key")
     if told.host_hit != len(found) - len(device) or told.branching:
         raise Broken.because(f"{told.host_hit} pages are told to be on host only, {len(found) - len(device)} are")
-    if len(before.hashes_of(told.best)) != len(found):
+    if before.page_count(told.best) != len(found):
         raise Broken.because(f"{told.best} is told to be the best end, {len(found)} pages are cached")
     deepest = len(found)
     if before.rules.last_host_node == "backed":
         while deepest and found[deepest - 1][0].host is None:
             deepest -= 1
-    if len(before.hashes_of(told.last_host_node)) != deepest:
+    if before.page_count(told.last_host_node) != deepest:
         raise Broken.because(f"{told.last_host_node} is told to be the last host node, it is {deepest} pages deep")
     return 1
 

@@ -5,9 +5,10 @@ kind `step` what changed between two, `eventually` a quiescent state; a witness 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from hicache_ref.requirements.view import Change, View
+from hicache_ref.requirements.change import Change
+from hicache_ref.requirements.view import View
 
 Always = Callable[[View], int]
 StepJudge = Callable[[Change[Any, Any]], int]
@@ -37,6 +38,21 @@ class Broken(AssertionError):
         return f"{self.requirement}: {self.text}"
 
 
+Part = Literal["nodes", "books"]
+Need = Literal["nodes", "events", "effects", "victims"]
+
+
+class StateJudge(NamedTuple):
+    """A judge of states, and the part of the state that alone it looks at, if there is one.
+
+    Where no node changed, a judge of `nodes` has nothing new to see; where no operation is on the books, one of
+    `books` has nothing to see at all. Asking neither then is what makes checking every step affordable.
+    """
+
+    judge: Always
+    part: Part | None
+
+
 class Scope(NamedTuple):
     """The steps that a judge or a witness is asked about."""
 
@@ -46,13 +62,16 @@ class Scope(NamedTuple):
     told: tuple[str, ...]
     """Kinds of outcome; empty: all but `Invalid`."""
 
-    def includes(self, op: str, told: str) -> bool:
-        """Whether a step with this operation and this kind of outcome is one of them."""
+    needs: Need | None = None
+    """What the step must have: a node that changed, events, effects, victims."""
+
+    def includes(self, op: str, told: str, has: frozenset[str]) -> bool:
+        """Whether a step with this operation, this kind of outcome and these traits is one of them."""
         wanted = told in self.told if self.told else told != "invalid"
-        return wanted and (not self.ops or op in self.ops)
+        return wanted and (not self.ops or op in self.ops) and (self.needs is None or self.needs in has)
 
 
-ALWAYS: dict[str, Always] = {}
+ALWAYS: dict[str, StateJudge] = {}
 STEP: dict[str, tuple[Scope, StepJudge]] = {}
 EVENTUALLY: dict[str, Always] = {}
 WITNESS: dict[str, tuple[Scope, Witness]] = {}
@@ -60,21 +79,21 @@ FACT: dict[str, str] = {}
 """Witnesses that the model states itself: fact -> requirement."""
 
 
-def always(requirement: str) -> Callable[[_A], _A]:
-    """The function judges this requirement in every state."""
+def always(requirement: str, part: Part | None = None) -> Callable[[_A], _A]:
+    """The function judges this requirement in every state; with `part` it looks at nothing else."""
 
     def register(judge: _A) -> _A:
-        ALWAYS[requirement] = judge
+        ALWAYS[requirement] = StateJudge(judge, part)
         return judge
 
     return register
 
 
-def step(requirement: str, *ops: str, told: tuple[str, ...] = ()) -> Callable[[_S], _S]:
+def step(requirement: str, *ops: str, told: tuple[str, ...] = (), needs: Need | None = None) -> Callable[[_S], _S]:
     """The function judges this requirement in steps of these operations that told one of `told`."""
 
     def register(judge: _S) -> _S:
-        STEP[requirement] = Scope(ops, told), judge
+        STEP[requirement] = Scope(ops, told, needs), judge
         return judge
 
     return register

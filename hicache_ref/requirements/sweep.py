@@ -2,7 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from hicache_ref.requirements.view import NOWHERE, Change, Row, View
+from hicache_ref.requirements.change import Change
+from hicache_ref.requirements.view import NOWHERE, Row, View
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, NodeId, PageHash, PoolName
 from hicache_ref.vocabulary.operations import Insert, LoadBack
 from hicache_ref.vocabulary.profile import Rules

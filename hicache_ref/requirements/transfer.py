@@ -2,8 +2,10 @@
 
 from hicache_ref.model.state import Pass, Ticket
 from hicache_ref.requirements.backup import is_losing
+from hicache_ref.requirements.busy import Busy
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import Busy, Change, View
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.effects import Effect
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, TIER, PageHash, PoolName
 from hicache_ref.vocabulary.operations import CopyDone, CopyFailed, ForwardDone, Operation, Poll
@@ -12,11 +14,9 @@ from hicache_ref.vocabulary.outcomes import Done, Outcome, Polled
 Refs = frozenset[tuple[PoolName, int]]
 
 
-@always("HC-XFER-01")
+@always("HC-XFER-01", "books")
 def touched_is_not_free(view: View) -> int:
     """No page that an operation on the books touches is free."""
-    if not view.busy:
-        return 0
     for pool in view.pools():
         for page in pool.free:
             if page in pool.touched:
@@ -62,11 +62,9 @@ def _busy_refs(busy: Busy) -> tuple[Refs, Refs]:
     )  # type: ignore[return-value]
 
 
-@step("HC-XFER-03")
+@step("HC-XFER-03", needs="effects")
 def comes_after(change: Change[Operation, Outcome]) -> int:
     """An effect names the live operations that write what it reads or touch what it writes, and no other."""
-    if not change.what.effects:
-        return 0
     earlier = {name: _busy_refs(busy) for name, busy in change.before.busy.items() if busy.live}
     for effect in change.what.effects:
         reads, writes = _touches(effect)
@@ -101,7 +99,7 @@ def ends_after_its_sources(change: Change[CopyDone | CopyFailed | ForwardDone, D
     return 1
 
 
-@always("HC-XFER-05")
+@always("HC-XFER-05", "books")
 def doomed_reads_nothing(view: View) -> int:
     """A live operation is doomed if and only if it reads a page that is not written and will not be."""
     judged = 0
@@ -159,14 +157,11 @@ def unwritten_is_awaited(view: View) -> int:
     return len(view.unlike)
 
 
-@always("HC-XFER-09")
+@always("HC-XFER-09", "books")
 def one_writer(view: View) -> int:
     """No two operations on the books write the same page."""
-    if not view.busy:
-        return 0
     for pool in view.pools():
-        writes = [busy.writes(pool.name) for busy in view.busy.values()]
-        if sum(map(len, writes)) != len(pool.written):
+        if pool.writes != len(pool.written):
             raise Broken.because(f"two of {list(view.busy)} write the same {TIER[pool.name]} page")
     return len(view.busy)
 

@@ -1,14 +1,15 @@
 """TREE: links, keys, copies and closure of the radix tree, and what a split leaves alone."""
 
 from hicache_ref.model.state import Receipt, Ticket
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import NOWHERE, Change, Row, View
+from hicache_ref.requirements.view import NOWHERE, Row, View
 from hicache_ref.vocabulary.ids import ROOT, NodeId
 from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.outcomes import Outcome
 
 
-@always("HC-TREE-01")
+@always("HC-TREE-01", "nodes")
 def links(view: View) -> int:
     """From the root every node is reached once, and parent and child name each other."""
     rows, seen, queue = view.row, 0, [view.root]
@@ -28,7 +29,7 @@ def links(view: View) -> int:
     return seen
 
 
-@always("HC-TREE-02")
+@always("HC-TREE-02", "nodes")
 def whole_pages(view: View) -> int:
     """A node's key is whole pages, at least one, with a hash for each; each copy has a page for each."""
     width = view.profile.sizes.page_size + view.profile.bigram
@@ -41,7 +42,7 @@ def whole_pages(view: View) -> int:
     return len(view.rows)
 
 
-@always("HC-TREE-03")
+@always("HC-TREE-03", "nodes")
 def no_dead_node(view: View) -> int:
     """Every node has a copy somewhere."""
     for row in view.rows:
@@ -50,7 +51,7 @@ def no_dead_node(view: View) -> int:
     return len(view.rows)
 
 
-@always("HC-TREE-05")
+@always("HC-TREE-05", "nodes")
 def siblings_differ(view: View) -> int:
     """No two children of a node begin with the same page in one namespace; a path has one namespace."""
     heads = {(row.parent, row.extra, row.key[:1]) for row in view.rows}
@@ -62,7 +63,7 @@ def siblings_differ(view: View) -> int:
     return len(view.rows)
 
 
-@always("HC-TREE-06")
+@always("HC-TREE-06", "nodes")
 def device_closure(view: View) -> int:
     """Above a resident node all nodes are resident."""
     judged = 0

@@ -5,17 +5,14 @@ view of one step is the *before* of the next, and no state has to be cloned.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
-from hicache_ref.model.state import FREE, Owner, Pass, State, Ticket
-from hicache_ref.vocabulary.effects import Effect
-from hicache_ref.vocabulary.events import Event
+from hicache_ref.model.state import FREE, Owner, State
+from hicache_ref.requirements.busy import NO_PAGES, Busy, busy_copy, busy_pass
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
 from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, ROOT, NodeId, PageHash, Pages, PoolName
 from hicache_ref.vocabulary.keys import ChildKey, Key, PageKeys, pages_of
 from hicache_ref.vocabulary.profile import Profile
-
-_NO_PAGES: frozenset[int] = frozenset()
 
 
 class Row(NamedTuple):
@@ -40,44 +37,10 @@ NOWHERE = Row(-2, -2, (), None, (), None, None, 0, 0, 0, 0, (), 0)
 """Stands for a parent that is not in the tree."""
 
 
-class Busy(NamedTuple):
-    """A copy or a forward pass on the books, and the pages that it touches, by pool."""
-
-    name: str
-    live: bool
-    """The world still works on it; a copy that ended and was not applied is not live."""
-
-    doomed: bool
-    device_reads: frozenset[int]
-    device_writes: frozenset[int]
-    host_reads: frozenset[int]
-    host_writes: frozenset[int]
-    record: Ticket | Pass
-
-    def reads(self, pool: PoolName) -> frozenset[int]:
-        """The pages of this pool that it reads."""
-        return self.device_reads if pool == KV_DEVICE else self.host_reads
-
-    def writes(self, pool: PoolName) -> frozenset[int]:
-        """The pages of this pool that it writes."""
-        return self.device_writes if pool == KV_DEVICE else self.host_writes
-
-    def lost(self, pool: PoolName) -> frozenset[int]:
-        """The pages of this pool that it was to write and never will."""
-        if self.doomed:
-            return self.writes(pool)
-        if self.live or isinstance(self.record, Pass):
-            return _NO_PAGES
-        failed = self.record.parts[self.record.good or 0 :]
-        to = KV_DEVICE if self.record.to == "device" else KV_HOST
-        pages = (page for part in failed for page in (part.device if to == KV_DEVICE else part.host))
-        return frozenset(pages) if pool == to else _NO_PAGES
-
-
 class PoolView:
     """A pool by value, and its holders as those say who hold: the free list, nodes and requests."""
 
-    __slots__ = ("claims", "free", "held", "name", "owner", "size", "stamp", "touched", "unheld", "written")
+    __slots__ = ("claims", "free", "held", "name", "owner", "size", "stamp", "touched", "unheld", "writes", "written")
 
     def __init__(self, name: PoolName, state: State) -> None:
         pool = state.pools[name]
@@ -96,8 +59,11 @@ class PoolView:
         self.touched: dict[int, str] = {}
         """Pages that operations on the books touch, and the last one that does."""
 
-        self.written: frozenset[int] = _NO_PAGES
+        self.written: frozenset[int] = NO_PAGES
         """Pages that operations on the books write."""
+
+        self.writes = 0
+        """How often; more than there are written pages if two write one."""
 
     def hold(self, pages: Pages, holder: Owner) -> None:
         """Each of `pages` is held by `holder`."""
@@ -106,25 +72,35 @@ class PoolView:
         for page in pages:
             held[page] = holder
 
-    def touch(self, busy: Busy, reads: frozenset[int], writes: frozenset[int]) -> None:
-        """The operation touches these pages."""
-        name, touched = busy.name, self.touched
+    def contents(self, pages: Pages) -> tuple[PageHash | None, ...]:
+        """What these pages hold."""
+        return tuple([self.stamp[page] for page in pages])
+
+    def touch(self, name: str, reads: frozenset[int], writes: frozenset[int]) -> None:
+        """The operation of this name touches these pages."""
+        touched = self.touched
         for page in reads:
             touched[page] = name
         for page in writes:
             touched[page] = name
-        self.written |= writes
+        if writes:
+            self.written |= writes
+            self.writes += len(writes)
 
-    def contents(self, pages: Pages) -> tuple[PageHash | None, ...]:
-        """What these pages hold."""
-        stamp = self.stamp
-        return tuple([stamp[page] for page in pages])
+    def equals(self, other: "PoolView") -> bool:
+        """The same pages are free, owned and written."""
+        return self.free == other.free and self.owner == other.owner and self.stamp == other.stamp
+
+    def find_unheld(self) -> None:
+        """Once all holders are known, the rest is."""
+        if len(self.held) != self.size:
+            self.unheld = tuple([page for page in range(self.size) if page not in self.held])
 
 
 class View:
-    """The state by value, prepared for judging."""
+    """The state by value, prepared for judging; operations that `earlier` knows are not taken apart again."""
 
-    def __init__(self, state: State, profile: Profile) -> None:
+    def __init__(self, state: State, profile: Profile, earlier: "View | None" = None) -> None:
         self.profile = profile
         self.rules = profile.rules
         self.policy = state.policy
@@ -139,65 +115,76 @@ class View:
         self.passes = state.passes.copy()
         self.device = PoolView(KV_DEVICE, state)
         self.host = PoolView(KV_HOST, state)
+        self.row: dict[NodeId, Row] = {}
+        self.unlike: list[tuple[Row, PoolView, Pages]] = []
+        """Copies of nodes whose pages do not all hold the node's hashes."""
+
         self._take_nodes(state)
-        self.pins = self._take_pins()
-        self.busy = self._take_busy() if state.tickets or state.passes else {}
-        for pool in (self.device, self.host):
-            if len(pool.held) != pool.size:
-                pool.unheld = tuple([page for page in range(pool.size) if page not in pool.held])
+        self.root = self.row.get(ROOT, NOWHERE)
+        self.pairs: list[tuple[Row, Row]]
+        """All nodes but the root, each with the one above it."""
+
+        rows = self.row
+        self.pairs = [(row, rows.get(row[1], NOWHERE)) for row in rows.values() if row[0] != ROOT]
+        self.rows = [pair[0] for pair in self.pairs]
+        for request in self.requests.values():
+            self.device.hold(request.pages, ("request", request.id))
+        self.pins: dict[NodeId, int] = {}
+        """How many receipts and copies name each node."""
+
+        self._take_pins()
+        self.busy: dict[str, Busy] = {}
+        """All operations on the books in the order of submission, copies first."""
+
+        if self.tickets or self.passes:
+            self._take_busy({} if earlier is None else earlier.busy)
+        self.device.find_unheld()
+        self.host.find_unheld()
         self._where: dict[PageHash, tuple[Row, int]] | None = None
         self._residency: tuple[frozenset[PageHash], frozenset[PageHash]] | None = None
 
     def _take_nodes(self, state: State) -> None:
-        """Rows of all nodes, each with the row above, and the pages of nodes that do not hold what the node says."""
-        self.row: dict[NodeId, Row] = {}
-        make, rows, device, host = tuple.__new__, self.row, self.device, self.host
+        make, rows, on_device, on_host = tuple.__new__, self.row, self.device, self.host
+        device_stamp, host_stamp = on_device.stamp, on_host.stamp
         for number, node in state.nodes.items():
-            at, children = node.at, node.children
-            rows[number] = make(
+            at, children, hashes = node.at, node.children, node.hashes
+            device, host = at.get(KV_DEVICE), at.get(KV_HOST)
+            rows[number] = row = make(
                 Row,
                 (
-                    number, node.parent, node.key, node.extra, node.hashes, at.get(KV_DEVICE), at.get(KV_HOST),
-                    node.locks[KV], node.hits, node.priority, node.born,
-                    tuple(children.items()) if children else (), node.last[KV],
+                    number, node.parent, node.key, node.extra, hashes, device, host, node.locks[KV], node.hits,
+                    node.priority, node.born, tuple(children.items()) if children else (), node.last[KV],
                 ),
             )  # fmt: skip
-        self.root = rows.get(ROOT, NOWHERE)
-        self.pairs = [(row, rows.get(row.parent, NOWHERE)) for number, row in rows.items() if number != ROOT]
-        self.rows = [pair[0] for pair in self.pairs]
-        self.unlike: list[tuple[Row, PoolView, Pages]] = []
-        """Copies of nodes whose pages do not all hold the node's hashes."""
+            if device:
+                on_device.hold(device, ("node", number))
+                if tuple([device_stamp[page] for page in device]) != hashes:
+                    self.unlike.append((row, on_device, device))
+            if host:
+                on_host.hold(host, ("node", number))
+                if tuple([host_stamp[page] for page in host]) != hashes:
+                    self.unlike.append((row, on_host, host))
 
-        for row in self.rows:
-            if row.device is not None:
-                device.hold(row.device, ("node", row.id))
-                if device.contents(row.device) != row.hashes:
-                    self.unlike.append((row, device, row.device))
-            if row.host is not None:
-                host.hold(row.host, ("node", row.id))
-                if host.contents(row.host) != row.hashes:
-                    self.unlike.append((row, host, row.host))
-        for request in self.requests.values():
-            device.hold(request.pages, ("request", request.id))
+    def _take_pins(self) -> None:
+        pins = self.pins
+        for held in (self.receipts, self.tickets):
+            for each in held.values():
+                for _, number in each.pins:
+                    pins[number] = pins.get(number, 0) + 1
 
-    def _take_pins(self) -> dict[NodeId, int]:
-        """How many receipts and copies name each node."""
-        pins: dict[NodeId, int] = {}
-        for receipt in self.receipts.values():
-            for _, number in receipt.pins:
-                pins[number] = pins.get(number, 0) + 1
+    def _take_busy(self, known: dict[str, Busy]) -> None:
         for ticket in self.tickets.values():
-            for _, number in ticket.pins:
-                pins[number] = pins.get(number, 0) + 1
-        return pins
+            old = known.get(ticket.id)
+            self._add_busy(old if old is not None and old.record is ticket else busy_copy(ticket))
+        for each in self.passes.values():
+            old = known.get(f"f:{each.id}")
+            self._add_busy(old if old is not None and old.record is each else busy_pass(each))
 
-    def _take_busy(self) -> dict[str, Busy]:
-        """All operations on the books in the order of submission, copies first; their pages are touched."""
-        found = [*map(_busy_copy, self.tickets.values()), *map(_busy_pass, self.passes.values())]
-        for busy in found:
-            self.device.touch(busy, busy.device_reads, busy.device_writes)
-            self.host.touch(busy, busy.host_reads, busy.host_writes)
-        return {busy.name: busy for busy in found}
+    def _add_busy(self, busy: Busy) -> None:
+        self.busy[busy.name] = busy
+        self.device.touch(busy.name, busy.device_reads, busy.device_writes)
+        if busy.host_reads or busy.host_writes:
+            self.host.touch(busy.name, busy.host_reads, busy.host_writes)
 
     # -- look-ups, made when asked for ------------------------------------------------------------------------------
 
@@ -242,6 +229,10 @@ class View:
         pages = pages_of(key.tokens, self.profile.sizes.page_size, bigram)
         return chain(pages, namespace_seed(key.extra), bigram)
 
+    def page_count(self, key: Key) -> int:
+        """The number of whole pages of the key."""
+        return len(pages_of(key.tokens, self.profile.sizes.page_size, self.profile.bigram))
+
     def up(self, row: Row) -> Iterator[Row]:
         """The row and all above it, the root excluded; ends at the first that is not in the tree."""
         rows = self.row
@@ -262,87 +253,33 @@ class View:
         """Device, host."""
         return self.device, self.host
 
+    def equals(self, other: "View") -> bool:
+        """Nothing differs. Written out, for it is asked in every step."""
+        return (
+            self.clock == other.clock
+            and self.row == other.row
+            and self.tickets == other.tickets
+            and self.requests == other.requests
+            and self.passes == other.passes
+            and self.receipts == other.receipts
+            and self.device.equals(other.device)
+            and self.host.equals(other.host)
+            and self.device_leaves == other.device_leaves
+            and self.host_leaves == other.host_leaves
+            and (self.policy, self.evictable, self.protected) == (other.policy, other.evictable, other.protected)
+        )
+
     def differs(self, other: "View") -> str | None:
         """The first thing that is not the same in both views, in words; None if there is none."""
+        if self.equals(other):
+            return None
         for name in _FIELDS:
             if getattr(self, name) != getattr(other, name):
                 return name.replace("_", " ")
-        for mine, its in zip(self.pools(), other.pools(), strict=True):
-            if (mine.owner, mine.stamp, mine.free) != (its.owner, its.stamp, its.free):
-                return f"pool {mine.name}"
-        return None
+        return "pool " + (self.host if self.device.equals(other.device) else self.device).name
 
 
 _FIELDS = (
-    "row", "receipts", "tickets", "requests", "passes", "device_leaves", "host_leaves", "policy", "clock",
-    "evictable", "protected",
+    "clock", "row", "receipts", "tickets", "requests", "passes", "device_leaves", "host_leaves", "policy", "evictable",
+    "protected",
 )  # fmt: skip
-
-
-def _busy_copy(ticket: Ticket) -> Busy:
-    """The pages are recomputed from the parts."""
-    if len(ticket.parts) == 1:
-        device, host = frozenset(ticket.parts[0].device), frozenset(ticket.parts[0].host)
-    else:
-        device = frozenset([page for part in ticket.parts for page in part.device])
-        host = frozenset([page for part in ticket.parts for page in part.host])
-    live = ticket.good is None
-    if ticket.to == "host":
-        return Busy(ticket.id, live, ticket.doomed, device, _NO_PAGES, _NO_PAGES, host, ticket)
-    return Busy(ticket.id, live, ticket.doomed, _NO_PAGES, device, host, _NO_PAGES, ticket)
-
-
-def _busy_pass(each: Pass) -> Busy:
-    reads, writes = frozenset([page for _, page in each.reads]), frozenset(each.pages)
-    return Busy(f"f:{each.id}", True, each.doomed, reads, writes, _NO_PAGES, _NO_PAGES, each)
-
-
-class StepLike(Protocol):
-    """What a step told and did."""
-
-    @property
-    def outcome(self) -> object:
-        """What the caller is told."""
-
-    @property
-    def effects(self) -> tuple[Effect, ...]:
-        """What the world is asked to do."""
-
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """What was published."""
-
-    @property
-    def facts(self) -> tuple[str, ...]:
-        """What is worth having been reached."""
-
-    @property
-    def victims(self) -> tuple[tuple[PoolName, PageHash], ...]:
-        """Evicted nodes in order, by the hash of their last page."""
-
-
-OpT = TypeVar("OpT")
-ToldT = TypeVar("ToldT")
-
-
-class Change(Generic[OpT, ToldT]):
-    """A step as the judges see it: the state before, what was asked, what was told, the state after."""
-
-    __slots__ = ("_hashes", "after", "before", "memo", "op", "told", "what")
-
-    def __init__(self, before: View, op: OpT, what: StepLike, after: View) -> None:
-        self.before = before
-        self.op = op
-        self.what = what
-        self.told: ToldT = what.outcome  # type: ignore[assignment]
-        self.after = after
-        self._hashes: tuple[PageHash, ...] | None = None
-        self.memo: dict[str, Any] = {}
-        """What several judges of one step need, made once."""
-
-    @property
-    def hashes(self) -> tuple[PageHash, ...]:
-        """The hashes of the pages of the operation's key."""
-        if self._hashes is None:
-            self._hashes = self.after.hashes_of(self.op.key)  # type: ignore[attr-defined]
-        return self._hashes

@@ -6,8 +6,8 @@ Those that the model states itself are facts; the others are told from the step 
 from itertools import pairwise
 from typing import Any
 
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import FACT, sometimes
-from hicache_ref.requirements.view import Change
 from hicache_ref.vocabulary.ids import KV_HOST
 from hicache_ref.vocabulary.operations import Forward, Insert, LoadBack, Operation
 from hicache_ref.vocabulary.outcomes import Evicted, Inserted, Outcome, Polled, Refused, Submitted

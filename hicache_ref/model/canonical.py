@@ -1,0 +1,248 @@
+"""The canonical form of a state: two states with the same form behave alike from here on, up to names.
+
+What the form leaves out or makes relative, and why nothing that follows can tell:
+
+- Names of nodes, pages, requests, receipts and copies: each is known by its place. Steps ask whether two names are the
+  same, no more, and the free page that an allocation takes is as good as any other.
+- What a page holds: nothing, what is wanted there, or something else. No step looks closer.
+- The clock: which of two nodes was used earlier, and only where neither is above the other. Leaves of one tier never
+  lie above each other, so that eviction compares no others.
+- When a node was born: as the clock, and only under the policies that ask for it.
+- Hits: up to the count from which one more changes nothing. Priorities: only under the policy of that name.
+- Lock counts, leaf sets, sums and free lists: they follow from the rest (HC-LOCK-01, HC-LEAF-01, HC-LEAF-02,
+  HC-PAGE-01).
+
+It holds for steps under the write policy that the state has.
+"""
+
+import sys
+from collections.abc import Hashable
+from functools import lru_cache
+
+from hicache_ref.model.state import Node, PageRef, Pool, Receipt, Request, State, Ticket
+from hicache_ref.vocabulary.hashing import chain, namespace_seed
+from hicache_ref.vocabulary.ids import DEVICE, HOST, KV, KV_DEVICE, POOLS, ROOT, NodeId, PageHash, Pages, PoolName
+from hicache_ref.vocabulary.keys import pages_of
+from hicache_ref.vocabulary.profile import Profile, Rules, WritePolicy
+
+Form = tuple[Hashable, ...]
+Hashes = tuple[PageHash, ...]
+
+_NOTHING, _WANTED, _OTHER = range(3)
+"""What a page holds."""
+
+
+def canonical(state: State, profile: Profile, *, alike: bool = False) -> Form:
+    """The form of `state`: equal for two states only if they behave alike.
+
+    With `alike` keys are known by how they branch, not by their tokens. That is right where renaming tokens turns the
+    keys that may still be asked for into themselves.
+    """
+    tree = _Tree(state, profile.rules, alike)
+    receipts = tuple(sorted(map(tree.pinned, state.receipts.values())))
+    form: Form = (state.policy, tree.rows(), tree.order_of_use(), receipts)
+    if state.requests or state.passes or state.tickets:
+        form += _Work(tree, profile).form()
+    return form
+
+
+class _Tree:
+    """The nodes of a state, and the place of each: parents first, children that were used last first."""
+
+    def __init__(self, state: State, rules: Rules, alike: bool) -> None:
+        self.state = state
+        self.rules = rules
+        self.alike = alike
+        self.by_birth = rules.eviction in ("fifo", "filo")
+        self.nodes: list[Node] = []
+        self.place: dict[NodeId, int] = {ROOT: 0}
+        left = self._children(state.nodes[ROOT])
+        while left:
+            node = left.pop()
+            self.nodes.append(node)
+            self.place[node.id] = len(self.nodes)
+            left += self._children(node)
+
+    def _children(self, node: Node) -> list[Node]:
+        nodes = self.state.nodes
+        children = [nodes[number] for number in node.children.values()]
+        if len(children) > 1:
+            children.sort(key=self._age)
+        return children
+
+    def _age(self, node: Node) -> tuple[int, int]:
+        return (node.born if self.by_birth else 0, node.last[KV])
+
+    def rows(self) -> Form:
+        """For each node its parent, its key, what its copies hold, and its hits and priority as far as they matter."""
+        enough = _hits_that_matter(self.state.policy, self.rules)
+        by_priority = self.rules.eviction == "priority"
+        pools = [(name, self.state.pools[name]) for name in POOLS]
+        return tuple(
+            [
+                (
+                    self.place[node.parent],
+                    len(node.hashes) if self.alike else node.hashes,
+                    tuple([_contents(pool, node.at.get(name), node.hashes) for name, pool in pools]),
+                    min(node.hits, enough),
+                    node.priority if by_priority else 0,
+                )
+                for node in self.nodes
+            ]
+        )
+
+    def order_of_use(self) -> Form:
+        """For each two nodes of which neither is above the other, whether the first was used (or born) earlier."""
+        ages: list[tuple[int, int]] = []
+        above, order = [0], []
+        for node in self.nodes:
+            mine, up = self._age(node), self.place[node.parent]
+            path = above[up] | 1 << up
+            order += [(mine > its) - (mine < its) for at, its in enumerate(ages, 1) if not path >> at & 1]
+            above.append(path)
+            ages.append(mine)
+        return tuple(order)
+
+    def pinned(self, holder: Receipt | Ticket) -> tuple[int, ...]:
+        """The places of the nodes that it pins."""
+        return tuple(sorted([self.place.get(number, -1) for _, number in holder.pins]))
+
+
+class _Work:
+    """Requests, passes and copies of a state. A page that they touch is known by its holder and its place there."""
+
+    def __init__(self, tree: _Tree, profile: Profile) -> None:
+        self.tree = tree
+        self.state = tree.state
+        self.profile = profile
+        self.hash: dict[PageHash, int] = {}
+        self.user: dict[str, int] = {}
+        self.operation: dict[object, int] = {}
+        self.given_up: dict[PageRef, Form] = {}
+        """Pages that an operation holds, in the order in which they are met."""
+
+    def form(self) -> Form:
+        """Requests with their passes, in an order that no name decides; copies as submitted; pages given up."""
+        state = self.state
+        if self.tree.alike:
+            hashes = [digest for node in self.tree.nodes for digest in node.hashes]
+            self.hash = dict(zip(hashes, range(len(hashes)), strict=True))
+        names = {**state.requests, **state.passes}
+        users = sorted([(self._request(name), name in state.passes, name) for name in names])
+        self.user = {name: at for at, (_, _, name) in enumerate(users)}
+        self.operation.update({name: at for at, name in enumerate(state.tickets)})
+        self.operation.update({f"f:{name}": -1 - at for name, at in self.user.items()})
+        copies = tuple([self._copy(ticket) for ticket in state.tickets.values()])
+        requests = tuple([(row, self._key(name), self._pass(name)) for row, _, name in users])
+        return requests, copies, tuple(self.given_up.values())
+
+    def _hashes(self, request: Request) -> Hashes:
+        key, sizes = request.key, self.profile.sizes
+        return () if key is None else _chain(key.tokens, key.extra, sizes.page_size, self.profile.bigram)
+
+    def _request(self, name: str) -> tuple[int, int, tuple[int | str, ...], tuple[int, ...]]:
+        """Pages, start, key as far as the tree has it, contents."""
+        request = self.state.requests.get(name)
+        if request is None:
+            return 0, 0, (), ()
+        hashes = self._hashes(request)
+        stamps = self.state.pools[KV_DEVICE].stamp
+        wanted = hashes[request.start :] or (None,) * len(request.pages)
+        held = tuple([_content(stamps[page], digest) for page, digest in zip(request.pages, wanted, strict=True)])
+        known = tuple([self.hash.get(digest, -1) for digest in hashes]) if self.tree.alike else hashes
+        return len(request.pages), request.start, known, held
+
+    def _key(self, name: str) -> tuple[int, ...]:
+        """The request's key by the places of its hashes; those that the tree does not have get one here."""
+        if not self.tree.alike or name not in self.state.requests:
+            return ()
+        hashes = self._hashes(self.state.requests[name])
+        return tuple([self.hash.setdefault(digest, len(self.hash)) for digest in hashes])
+
+    def _copy(self, ticket: Ticket) -> Form:
+        parts = [
+            (self._places(DEVICE[part.component], part.device), self._places(HOST[part.component], part.host))
+            for part in ticket.parts
+        ]
+        return ticket.to, ticket.doomed, ticket.good, tuple(parts), self.tree.pinned(ticket)
+
+    def _pass(self, name: str) -> Form:
+        running = self.state.passes.get(name)
+        if running is None:
+            return ()
+        pages = [(KV_DEVICE, page) for page in running.pages]
+        will_hold = [_content(digest, self._wanted(ref)) for ref, digest in zip(pages, running.hashes, strict=True)]
+        writes = self._places(KV_DEVICE, running.pages)
+        return running.doomed, writes, tuple(will_hold), self._set(running.reads), self._set(running.copied)
+
+    def _set(self, refs: frozenset[PageRef]) -> Form:
+        met_last = sorted(refs, key=lambda ref: self.state.pools[ref[0]].stamp[ref[1]] is None)
+        return tuple(sorted([self._place(ref) for ref in met_last]))
+
+    def _places(self, pool_name: PoolName, pages: Pages) -> Form:
+        return tuple([self._place((pool_name, page)) for page in pages])
+
+    def _place(self, ref: PageRef) -> tuple[int, int, int]:
+        """What kind of holder, which one, and which of its pages; a page of an operation is described when met."""
+        pool_name, page = ref
+        pool = self.state.pools[pool_name]
+        kind, holder = pool.owner[page]
+        if isinstance(holder, int):
+            return 0, self.tree.place[holder], self.state.nodes[holder].at[pool_name].index(page)
+        if kind == "request":
+            return 1, self.user[holder], self.state.requests[holder].pages.index(page)
+        if ref not in self.given_up:
+            self.given_up[ref] = (kind, self.operation.get(holder), _content(pool.stamp[page], self._wanted(ref)))
+        return 2, list(self.given_up).index(ref), 0
+
+    def _wanted(self, ref: PageRef) -> PageHash | None:
+        """What its holder wants there; for a page of an operation, what is wanted where a copy takes it."""
+        pool_name, page = ref
+        kind, holder = self.state.pools[pool_name].owner[page]
+        if isinstance(holder, int):
+            node = self.state.nodes[holder]
+            return node.hashes[node.at[pool_name].index(page)]
+        if kind == "request":
+            request = self.state.requests[holder]
+            return self._hashes(request)[request.start + request.pages.index(page)]
+        takers = (each for each in self.state.tickets.values() if each.good is None and ref in each.reads)
+        return next((self._wanted(_target(each, ref)) for each in takers), None)
+
+
+def _target(copy: Ticket, source: PageRef) -> PageRef:
+    """Where the copy takes what this page holds."""
+    for part in copy.parts:
+        device = [(DEVICE[part.component], page) for page in part.device]
+        host = [(HOST[part.component], page) for page in part.host]
+        pairs = dict(zip(device, host, strict=True) if copy.to == "host" else zip(host, device, strict=True))
+        if source in pairs:
+            return pairs[source]
+    raise LookupError(f"copy {copy.id} does not read page {source}")
+
+
+def _content(stamp: PageHash | None, wanted: PageHash | None) -> int:
+    """What a page with this stamp holds; where nothing in particular is wanted, anything will do."""
+    if stamp is None:
+        return _NOTHING
+    return _WANTED if wanted is None or stamp == wanted else _OTHER
+
+
+def _contents(pool: Pool, pages: Pages | None, wanted: Hashes) -> int | Form | None:
+    """What the pages of a node's copy hold: one word where that is what they should."""
+    if pages is None:
+        return None
+    stamps = tuple([pool.stamp[page] for page in pages])
+    return _WANTED if stamps == wanted else tuple(map(_content, stamps, wanted))
+
+
+def _hits_that_matter(policy: WritePolicy, rules: Rules) -> int:
+    """The number of hits from which one more changes nothing; under lfu there is none."""
+    if rules.eviction == "lfu":
+        return sys.maxsize
+    before_backup = 0 if policy == "write_back" else rules.hits_before_backup(policy) - 1
+    return max(before_backup, rules.slru_protected_threshold if rules.eviction == "slru" else 0)
+
+
+@lru_cache(maxsize=1 << 12)
+def _chain(tokens: tuple[int, ...], extra: str | None, page_size: int, bigram: bool) -> Hashes:
+    return chain(pages_of(tokens, page_size, bigram), namespace_seed(extra), bigram)

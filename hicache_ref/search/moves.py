@@ -1,0 +1,105 @@
+"""Moves: every operation that may happen next in a scope.
+
+No scope has these, each for its reason:
+
+- `reset` leads back to the first state or changes nothing; `audit` changes nothing; `set_write_policy` would need a
+  form that looks further ahead. Walks make all three, and calls that break a precondition, which change nothing either.
+- Polls of more than one copy: what a poll of two applies, two polls of one apply, and leave the same state.
+- A quota: it refuses, or changes nothing. A load below the threshold likewise.
+- A lock at the best end, where host-only nodes are not pinned anyway: it pins what one at the device end does.
+- Chunks, where they count as hits; priorities other than 0, where the policy does not look at them.
+- More pages for a request than the longest key has: no pass could fill them.
+"""
+
+from collections.abc import Iterator
+
+from hicache_ref.model import Model
+from hicache_ref.model.state import Request, Ticket
+from hicache_ref.search.scopes import Scope
+from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.keys import Key
+from hicache_ref.vocabulary.operations import Operation
+
+
+class Moves:
+    """The operations of a scope; those that depend on no state are made once."""
+
+    def __init__(self, scope: Scope) -> None:
+        rules = scope.profile.rules
+        ends = ("device", "best") if rules.lock_evicted == "count" else ("device",)
+        self.scope = scope
+        self.requests = [f"r{at}" for at in range(scope.requests)]
+        self.receipts = [f"a{at}" for at in range(scope.receipts)]
+        self.chunked = (False,) if rules.chunked_counts_hit else (False, True)
+        self.priorities = (0, 1) if rules.eviction == "priority" else (0,)
+        self.matches = [ops.MatchPrefix(key=key) for key in scope.keys]
+        self.takes = {name: [ops.TakePages(rid=name, n=n) for n in scope.takes] for name in self.requests}
+        self.locks = {
+            name: [ops.Lock(receipt=name, key=key, at=at) for key in scope.keys for at in ends]
+            for name in self.receipts
+        }
+        self.evicts = [ops.Evict(n=n) for n in scope.evicts]
+        self.host_evicts = [ops.EvictHost(n=n) for n in scope.host_evicts]
+        self.polls = {"host": ops.Poll(backups=1), "device": ops.Poll(loads=1)}
+
+    def of(self, model: Model) -> Iterator[Operation]:
+        """What may happen in the model's state. Of names that are not in use only the first: all are alike."""
+        state = model.state
+        yield from self.matches
+        yield from next((ops for name, ops in self.takes.items() if self._is_free(model, name)), [])
+        yield from next((ops for name, ops in self.locks.items() if name not in state.receipts), [])
+        yield from (ops.Unlock(receipt=name) for name in state.receipts)
+        yield from self.evicts if state.device_leaves else []
+        yield from self.host_evicts if state.host_leaves else []
+        yield from self._of_nodes(model)
+        yield from self._polls(model)
+        perhaps = (*self._of_requests(model), *self._ends_of_copies(model))
+        yield from (op for op in perhaps if model.requires(op) is None)
+
+    def _is_free(self, model: Model, name: str) -> bool:
+        return name not in model.state.requests and name not in model.state.passes
+
+    def _of_nodes(self, model: Model) -> Iterator[Operation]:
+        for node in model.state.nodes.values():
+            if node.device is None:
+                yield ops.LoadBack(key=model.key_of(node))
+            elif node.host is None and model.state.policy != "write_back":
+                yield ops.WriteBackup(key=model.key_of(node))
+
+    def _polls(self, model: Model) -> Iterator[Operation]:
+        """A poll in each direction whose first copy has ended."""
+        first: dict[str, Ticket] = {}
+        for ticket in model.state.tickets.values():
+            first.setdefault(ticket.to, ticket)
+        yield from (self.polls[to] for to, ticket in first.items() if ticket.good is not None)
+
+    def _of_requests(self, model: Model) -> Iterator[Operation]:
+        state = model.state
+        for request in state.requests.values():
+            yield ops.GiveBack(rid=request.id)
+            if request.key is not None:
+                yield from self._inserts(request, request.key)
+            elif len(state.passes) < self.scope.passes:
+                for key in self.scope.keys:
+                    yield ops.Forward(rid=request.id, key=key, start=len(model.pages(key)) - len(request.pages))
+        yield from (ops.ForwardDone(rid=name) for name in state.passes)
+
+    def _inserts(self, request: Request, key: Key) -> Iterator[Operation]:
+        """Whether the request has been here before, in chunks or not: where that can make a difference."""
+        for inserted in sorted({0, request.start}):
+            for chunked in self.chunked:
+                for priority in self.priorities:
+                    yield ops.Insert(
+                        rid=request.id,
+                        key=key,
+                        start=request.start,
+                        inserted=inserted,
+                        chunked=chunked,
+                        priority=priority,
+                    )
+
+    def _ends_of_copies(self, model: Model) -> Iterator[Operation]:
+        for ticket in model.state.tickets.values():
+            yield ops.CopyDone(ticket=ticket.id)
+            if ticket.doomed or ticket.to in self.scope.failing:
+                yield from (ops.CopyFailed(ticket=ticket.id, first_failed=at) for at in range(len(ticket.parts)))

@@ -1,0 +1,114 @@
+"""Scopes: how small a world must be so that every state of it can be looked at, and what each leaves out."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from hicache_ref.vocabulary.base import Frozen
+from hicache_ref.vocabulary.ids import Tier
+from hicache_ref.vocabulary.keys import Key, PageKeys, pages_of
+from hicache_ref.vocabulary.profile import Profile, Rules, Sizes
+
+
+class Scope(Frozen):
+    """A world: who is in it, what they may ask for, and what may go wrong."""
+
+    name: str
+    text: str
+    """What it covers that another scope does not."""
+
+    profile: Profile
+    keys: tuple[Key, ...]
+    """The keys that are matched, locked, computed and inserted."""
+
+    requests: Annotated[int, Field(ge=0)] = 1
+    """Requests that there are at a time."""
+
+    receipts: Annotated[int, Field(ge=0)] = 0
+    """Locks that callers hold at a time."""
+
+    passes: Annotated[int, Field(ge=0)] = 1
+    """Forward passes that run at a time."""
+
+    failing: frozenset[Tier] = frozenset()
+    """Copies to these tiers may fail, at any part and any number of times."""
+
+    takes: tuple[int, ...] = (1, 2)
+    """Numbers of pages that a request may take."""
+
+    evicts: tuple[int, ...] = (1, 2)
+    """Numbers of device pages that may be asked for."""
+
+    host_evicts: tuple[int, ...] = (1, 2)
+    """Numbers of host pages that may be asked for."""
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether renaming pages turns the keys into themselves wherever prefixes part: branches are of one shape."""
+        sizes, bigram = self.profile.sizes, self.profile.bigram
+        pages = [pages_of(key.tokens, sizes.page_size, bigram) for key in self.keys]
+        return len({key.extra for key in self.keys}) == 1 and _shape(pages, 0) is not None
+
+
+def _shape(keys: Sequence[PageKeys], depth: int) -> tuple[object, ...] | None:
+    """How these keys, which share `depth` pages, go on; None if two branches at one place differ."""
+    longer = [key for key in keys if len(key) > depth]
+    branches = {page: [key for key in longer if key[depth] == page] for page in {key[depth] for key in longer}}
+    shapes = {_shape(branch, depth + 1) for branch in branches.values()}
+    return None if None in shapes or len(shapes) > 1 else (len(longer) < len(keys), len(branches), *shapes)
+
+
+_KEYS = (Key(tokens=(0,)), Key(tokens=(0, 0)), Key(tokens=(0, 1)))
+"""A prefix and two keys that share it: the least with which nodes split, branch and share."""
+
+
+def _profile(rules: Rules) -> Profile:
+    """Three device pages and two host pages: too few for all keys, so that room has to be made on both tiers."""
+    return Profile(rules=rules, sizes=Sizes(device_pages=3, host_pages=2), name="reference/3+2")
+
+
+_WRITE_THROUGH, _WRITE_BACK = _profile(Rules()), _profile(Rules(write_policy="write_back"))
+_BOTH: frozenset[Tier] = frozenset({"device", "host"})
+
+_ALL = (
+    Scope(
+        name="upper-small",
+        text="One request, nothing fails: the smallest world in which backups, loads and evictions meet.",
+        profile=_WRITE_THROUGH,
+        keys=_KEYS,
+    ),
+    Scope(
+        name="upper-write-back-small",
+        text="Copies are staged at eviction and may fail.",
+        profile=_WRITE_BACK,
+        keys=_KEYS,
+        failing=_BOTH,
+    ),
+    Scope(
+        name="upper",
+        text="Two requests insert what the other one has, or is about to have, under a lock.",
+        profile=_WRITE_THROUGH,
+        keys=_KEYS,
+        requests=2,
+        receipts=1,
+    ),
+    Scope(
+        name="upper-failures",
+        text="Every copy may fail, also below a lock and under what was computed from it.",
+        profile=_WRITE_THROUGH,
+        keys=_KEYS,
+        receipts=1,
+        failing=_BOTH,
+    ),
+    Scope(
+        name="upper-write-back",
+        text="Copies are staged at eviction and may fail; a lock may hold what hangs below.",
+        profile=_WRITE_BACK,
+        keys=_KEYS,
+        receipts=1,
+        failing=_BOTH,
+    ),
+)  # fmt: skip
+
+SCOPES: dict[str, Scope] = {scope.name: scope for scope in _ALL}

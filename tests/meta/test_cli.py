@@ -1,0 +1,260 @@
+"""The command line: what scripts rely on. Exit codes, JSON keys, files, and the last line of a report."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hicache_ref.cli import app
+from hicache_ref.requirements import REQUIREMENTS, catalogue_digest
+from hicache_ref.trace import Trace, TraceStep, read_trace, write_trace
+from hicache_ref.vocabulary.keys import Key
+from hicache_ref.vocabulary.operations import Audit, MatchPrefix, TakePages
+from hicache_ref.vocabulary.outcomes import Took
+from tests.meta.shell import FAULT, GOOD, Shell, trace
+
+COMMANDS = [
+    [], ["check"], ["replay"], ["minimize"], ["explain"], ["explore"], ["faults"], ["faults", "list"],
+    ["faults", "run"], ["spec"], ["spec", "list"], ["spec", "show"], ["spec", "coverage"],
+]  # fmt: skip
+
+WRONG = TraceStep(i=0, op=TakePages(rid="r0", n=1), outcome=Took(pages=(0, 1)))
+
+# -- help --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_help_has_an_example(command: list[str]) -> None:
+    """Goal: nobody has to guess. Method: --help of each command, which also names the options that all share."""
+    result = CliRunner().invoke(app, [*command, "--help"])
+    named = [each for each in result.output.split() if each in ("--format", "--no-color")]
+
+    assert 0 == result.exit_code
+    assert f"Example: hicache-ref {' '.join(command)}".strip() in result.output
+    assert len(command) == 0 or command in (["faults"], ["spec"]) or {"--format", "--no-color"} <= set(named)
+
+
+def test_a_group_alone_says_what_there_is(shell: Shell) -> None:
+    """Goal: `hicache-ref` and `hicache-ref spec` are no mistakes. Method: both, with what they print."""
+    ran = [shell(), shell("spec"), shell("faults"), shell("--version")]
+
+    assert [0, 0, 0, 0] == [each.code for each in ran]
+    assert ["Commands:" in each.out for each in ran] == [True, True, True, False]
+    assert ran[-1].out.startswith("hicache-ref ")
+
+
+# -- check -------------------------------------------------------------------------------------------------------------
+
+REPORT_KEYS = [
+    "verdict", "rules_only", "adapter", "profile", "level", "completion", "steps", "seconds", "seed", "requirements",
+    "witnesses", "divergences",
+]  # fmt: skip
+
+
+def test_a_divergence_is_told_filed_and_replayed(shell: Shell) -> None:
+    """Goal: from red to reproduced. Method: a planted fault, its JSON, its two files, and the last line of the text."""
+    words = ["--adapter", "reference", "--option", f"fault={FAULT}", "--report", "out"]
+    ran = shell("check", *words, "--format", "json")
+    (line,) = ran.json["divergences"]
+    file = Path(line["trace"])
+
+    assert 1 == ran.code
+    assert REPORT_KEYS == list(ran.json)
+    assert "divergence" == ran.json["verdict"]
+    assert ["exercised", "observable", "total", "not_exercised"] == list(ran.json["requirements"])
+    assert ["reached", "total", "missing"] == list(ran.json["witnesses"])
+    assert ["requirement", "operation", "trace", "length", "known"] == list(line)
+    assert {"out", f"out/{file.name}", f"out/{file.stem}.txt"} == shell.files
+    assert line["length"] == len(read_trace(file).steps)
+
+    text = shell("check", *words)
+    last = text.out.splitlines()[-1]
+    assert file.with_suffix(".txt").read_text() == text.out[text.out.index("DIVERGENCE") :]
+    assert f"hicache-ref replay {file} --adapter reference --option fault={FAULT}" == last
+    still, healthy = shell(*last.split()[1:]), shell("replay", str(file))
+    judged = shell("check", "--trace", str(file), "--format", "json")
+    assert (1, True) == (still.code, still.out.startswith("still fails"))
+    assert (0, True) == (healthy.code, healthy.out.startswith("passes"))
+    assert (1, "divergence") == (judged.code, judged.json["verdict"])
+
+
+def test_nothing_is_left_where_nothing_was_found(shell: Shell) -> None:
+    """Goal: a green run leaves no folder. Method: a few walks, which cannot reach everything either."""
+    ran = shell("check", "--adapter", "reference", "--examples", "2")
+
+    assert 4 == ran.code
+    assert "verdict       inconclusive" == ran.out.splitlines()[-1]
+    assert "not reached" in ran.out
+    assert set() == shell.files
+
+
+def test_a_budget_in_steps_is_kept(shell: Shell) -> None:
+    """Goal: the same run on every machine. Method: a budget in steps, twice, and another seed."""
+    first, again, other = (
+        shell("check", "--adapter", "reference", "--steps", "150", "--seed", seed, "--format", "json").json
+        for seed in ("1", "1", "2")
+    )
+
+    assert 150 <= first["steps"] < 250
+    assert {**first, "seconds": 0} == {**again, "seconds": 0}
+    assert {**first, "seconds": 0, "seed": 2} != {**other, "seconds": 0}
+
+
+def test_one_requirement_can_be_asked_for(shell: Shell) -> None:
+    """Goal: a filter judges the one, and can be green. Method: one requirement, on a healthy and on a faulty model."""
+    words = ["check", "--adapter", "reference", "--examples", "5", "--requirement", "HC-PAGE-01", "--format", "json"]
+    healthy, faulty = shell(*words), shell(*words, "--option", f"fault={FAULT}")
+
+    assert (0, "conforms", 1) == (healthy.code, healthy.json["verdict"], healthy.json["requirements"]["total"])
+    assert (0, []) == (faulty.code, faulty.json["divergences"])
+    assert "which was not asked for" in shell(*words[:-2], "--option", f"fault={FAULT}").out
+
+
+def test_sizes_that_are_named_are_kept(shell: Shell) -> None:
+    """Goal: RULES/SIZES means these sizes. Method: a fault found under `small`, whose report says the sizes."""
+    words = ["check", "--adapter", "reference", "--option", f"fault={FAULT}", "--profile", "reference/small"]
+
+    assert "page=4 device=24 host=32" in shell(*words).out
+
+
+def test_a_known_divergence_is_not_red(shell: Shell) -> None:
+    """Goal: what somebody has looked at stays quiet, and is noticed when gone. Method: a fault's own trace as known."""
+    words = ["check", "--adapter", "reference", "--option", f"fault={FAULT}"]
+    (line,) = shell(*words, "--format", "json").json["divergences"]
+    (walks,) = re.findall(r"in (\d+) walk", shell(*words).out)
+    found = read_trace(line["trace"])
+    entry = {
+        "id": "K-1", "requirement": line["requirement"], "operation": line["operation"], "reason": "we know",
+        "profile": found.header.profile.model_dump(mode="json"),
+        "trace": [step.op.model_dump(mode="json") for step in found.steps],
+    }  # fmt: skip
+    Path("known.jsonl").write_text(json.dumps(entry) + "\n")
+    again = shell(*words, "--known", "known.jsonl", "--examples", walks, "--report", "new")
+    healthy = shell("check", "--adapter", "reference", "--known", "known.jsonl", "--examples", "1")
+
+    assert "known K-1: still fails" in again.out
+    assert "divergences   0 new, 1 known" in again.out
+    assert 4 == again.code
+    assert "known K-1: gone" in healthy.out
+    assert 1 == shell(*words, "--known", os.devnull).code
+
+
+# -- recorded traces ---------------------------------------------------------------------------------------------------
+
+
+def test_a_recording_without_observations_is_judged_by_its_outcomes(shell: Shell) -> None:
+    """Goal: a log of what callers were told is enough. Method: one wrong answer, and a look at what was judged."""
+    file = trace(Path("run.jsonl"), WRONG, name="somebody's engine")
+    ran = shell("check", "--trace", file, "--format", "json")
+
+    assert (1, True, "counts") == (ran.code, ran.json["rules_only"], ran.json["level"])
+    assert ["HC-CONF-02"] == [each["requirement"] for each in ran.json["divergences"]]
+    explained = shell("explain", file)
+    assert (1, True) == (explained.code, "HC-CONF-02" in explained.out)
+    assert 0 == shell("explain", trace(Path("good.jsonl"), GOOD, name="somebody's engine")).code
+
+
+def test_a_step_that_did_not_end_is_a_divergence(shell: Shell) -> None:
+    """Goal: a process that died in a step is not forgiven. Method: a recording whose last step has no outcome."""
+    file = trace(Path("run.jsonl"), GOOD, TraceStep(i=1, op=MatchPrefix(key=Key(tokens=(1,)))))
+    ran = shell("check", "--trace", file, "--format", "json")
+
+    assert ["HC-CONF-01"] == [each["requirement"] for each in ran.json["divergences"]]
+
+
+def test_other_requirements_are_a_warning(shell: Shell) -> None:
+    """Goal: an old recording is judged all the same. Method: a header with another hash."""
+    ran = shell("check", "--trace", trace(Path("run.jsonl"), GOOD, requirements="00000000"))
+
+    assert 4 == ran.code
+    assert [
+        f"hicache-ref: run.jsonl: written under requirements 00000000, judged under {catalogue_digest()}"
+    ] == ran.err
+
+
+def test_a_trace_is_made_smaller(shell: Shell) -> None:
+    """Goal: minimize deletes what is not needed. Method: a failing trace with audits put before every step."""
+    words = ["--adapter", "reference", "--option", f"fault={FAULT}"]
+    (line,) = shell("check", *words, "--format", "json").json["divergences"]
+    found = read_trace(line["trace"])
+    long = [op for step in found.steps for op in (Audit(), step.op)]
+    write_trace("long.jsonl", Trace(found.header, tuple(TraceStep(i=i, op=op) for i, op in enumerate(long))))
+    ran = shell("minimize", "long.jsonl", *words, "--out", "short.jsonl", "--format", "json")
+
+    assert (0, line["length"], 2 * line["length"]) == (ran.code, ran.json["length"], ran.json["from"])
+    assert line["length"] == len(read_trace("short.jsonl").steps)
+    assert 2 == shell("minimize", "long.jsonl", "--out", "none.jsonl").code
+    assert not Path("none.jsonl").exists()
+
+
+def test_several_traces_are_replayed(shell: Shell) -> None:
+    """Goal: one bad file hides no other. Method: a good one, one that is no trace, and what the exit code says."""
+    good = trace(Path("good.jsonl"), GOOD)
+    Path("bad.jsonl").write_text("{}\n")
+    ran = shell("replay", good, "bad.jsonl", good, "--format", "json")
+
+    assert 2 == ran.code
+    assert ["passes", "error", "passes"] == [each["result"] for each in ran.json["traces"]]
+    assert (0, 2, 1) == (ran.json["still_fails"], ran.json["passes"], ran.json["errors"])
+
+
+# -- the other commands ------------------------------------------------------------------------------------------------
+
+
+def test_spec(shell: Shell) -> None:
+    """Goal: the rules can be read and counted. Method: list, show and coverage, as text and JSON."""
+    coverage = shell("spec", "coverage", "--format", "json").json
+    shown = shell("spec", "show", "HC-PAGE-01", "--format", "json").json
+
+    assert ["total", "by_kind", "by_area", "missing"] == list(coverage)
+    assert len(REQUIREMENTS) == coverage["total"] == sum(coverage["by_kind"].values())
+    assert [] == coverage["missing"]
+    assert REQUIREMENTS["HC-PAGE-01"].text == shown["text"]
+    assert REQUIREMENTS["HC-PAGE-01"].text in shell("spec", "show", "HC-PAGE-01").out
+    assert len(REQUIREMENTS) == len(shell("spec", "list", "--format", "json").json)
+    assert {"LOCK"} == {each["area"] for each in shell("spec", "list", "--area", "LOCK", "--format", "json").json}
+
+
+def test_every_requirement_can_be_shown(shell: Shell) -> None:
+    """Goal: `spec show` is the end of every report. Method: each id of the catalogue."""
+    assert [] == [name for name in REQUIREMENTS if shell("spec", "show", name).code != 0]
+
+
+def test_faults(shell: Shell) -> None:
+    """Goal: the catalogue can be listed and hunted. Method: one fault with a small budget, its keys and its trace."""
+    ran = shell(
+        "faults", "run", FAULT, "--steps", "2000", "--healthy-steps", "20", "--store", "kept", "--format", "json"
+    )
+    (fault,) = ran.json["faults"]
+    keys = {
+        "id",
+        "origin",
+        "kind",
+        "expected",
+        "caught_by",
+        "diverged_at",
+        "caught",
+        "steps",
+        "seconds",
+        "trace_length",
+    }
+
+    assert 0 == ran.code
+    assert {"faults", "caught", "total", "false_alarms"} <= ran.json.keys()
+    assert keys <= fault.keys()
+    assert {"kept", f"kept/{FAULT}.jsonl"} == shell.files
+    assert 1 == shell("replay", f"kept/{FAULT}.jsonl").code
+    assert FAULT in [each["id"] for each in shell("faults", "list", "--format", "json").json]
+    assert FAULT in shell("faults", "list").out
+
+
+def test_explore(shell: Shell) -> None:
+    """Goal: a scope can be searched, and a part of it is no proof. Method: a few states."""
+    ran = shell("explore", "--scope", "upper-small", "--states", "50", "--format", "json")
+
+    assert 4 == ran.code
+    assert ["scope", "states", "transitions", "depth", "complete", "seconds", "violations"] == list(ran.json)
+    assert not ran.json["complete"]

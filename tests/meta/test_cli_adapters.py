@@ -1,0 +1,165 @@
+"""Adapters that misbehave, and signals: what was reached is kept, whatever ends the run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hicache_ref.requirements import REQUIREMENTS
+from hicache_ref.trace import read_trace
+from tests.meta.shell import Shell
+
+ROOT = Path(__file__).parents[2]
+
+MISBEHAVING = '''
+"""An adapter over the model that does something else at its third insert."""
+
+import os
+import time
+
+from hicache_ref.adapters.reference import ReferenceAdapter
+from hicache_ref.vocabulary.adapter import AdapterError
+
+
+class Misbehaving(ReferenceAdapter):
+    def __init__(self, how, name="mine"):
+        super().__init__(name=name)
+        self.how = how
+        self.count = 0
+        self.resets = 0
+
+    def reset(self, profile):
+        self.count = 0
+        self.resets += 1
+        if self.how == "refuse" or (self.how == "refuse-later" and self.resets > 1):
+            raise ValueError("no room for a second one")
+        super().reset(profile)
+
+    def apply(self, operation):
+        self.count += operation.op == "insert"
+        if operation.op == "insert" and self.count == 2:
+            if self.how == "raise":
+                raise RuntimeError("page 7 is lost")
+            if self.how == "hang":
+                time.sleep(60)
+            if self.how == "die":
+                os.abort()
+            if self.how == "nonsense":
+                return {"kind": "perhaps"}
+        return super().apply(operation)
+
+
+def make(**options):
+    return Misbehaving(**options)
+
+
+def broken():
+    raise OSError("no GPU here")
+
+
+def odd():
+    return 3
+
+
+a_number = 3
+'''
+
+
+@pytest.fixture
+def misbehaving(shell: Shell) -> Shell:
+    """The folder has a module with an adapter that misbehaves."""
+    Path("engine.py").write_text(MISBEHAVING)
+    return shell
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raise", "raised RuntimeError: page 7 is lost"),
+        ("hang", "did not answer within 0.5 s"),
+        ("die", "was ended by SIGABRT"),
+        ("nonsense", "{'kind': 'perhaps'}, expected an outcome"),
+    ],
+)
+def test_an_adapter_that_fails_in_a_step_has_diverged(how: str, said: str, misbehaving: Shell) -> None:
+    """Goal: a crash is a finding with its steps kept. Method: four ways to fail, in a process of the adapter's own."""
+    words = ["check", "--adapter", "engine:make", "--option", f"how={how}", "--step-timeout", "0.5", "--steps", "500"]
+    ran = misbehaving(*words, "--report", "out")
+    (file,) = Path("out").glob("HC-CONF-01-*.jsonl")
+    steps = read_trace(file).steps
+
+    assert 1 == ran.code
+    assert said in ran.out
+    assert ("insert", None) == (steps[-1].op.op, steps[-1].outcome)
+    assert 2 == sum(step.op.op == "insert" for step in steps)
+    assert 1 == misbehaving(*ran.out.splitlines()[-1].split()[1:]).code
+
+
+@pytest.mark.parametrize(
+    ("adapter", "said"),
+    [
+        ("engine:nothing", "cannot import 'engine:nothing'"),
+        ("engine:a_number", "expected a function or class"),
+        ("engine:broken", "OSError: no GPU here"),
+        ("engine:odd", "made a int without describe"),
+        ("engine:make", "missing 1 required positional argument: 'how'"),
+        ("engine:make --option how=refuse", "no room for a second one"),
+    ],
+)
+def test_an_adapter_that_fails_before_the_first_step_is_a_mistake(adapter: str, said: str, misbehaving: Shell) -> None:
+    """Goal: what cannot start is not judged. Method: six ways not to start."""
+    ran = misbehaving("check", "--adapter", *adapter.split())
+
+    assert (2, 1) == (ran.code, len(ran.err))
+    assert said in ran.err[0]
+    assert not Path("divergences").exists()
+
+
+def test_an_adapter_that_cannot_be_reset_later_has_diverged(misbehaving: Shell) -> None:
+    """Goal: from the first step on, failing is a finding. Method: a second reset that raises."""
+    words = ["check", "--adapter", "engine:make", "--option", "how=refuse-later", "--format", "json"]
+    ran = misbehaving(*words, "--steps", "500")
+
+    assert (1, [("HC-CONF-01", "reset")]) == (
+        ran.code, [(each["requirement"], each["operation"]) for each in ran.json["divergences"]],
+    )  # fmt: skip
+
+
+def process(*words: str, folder: Path) -> "subprocess.Popen[str]":
+    """A running command."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "hicache_ref", *words], cwd=folder, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_after_the_step(number: signal.Signals, tmp_path: Path) -> None:
+    """Goal: nothing that was reached is lost. Method: a signal to a run without end; report, trace and exit code."""
+    running = process("check", "--adapter", "reference", "--time-budget", "600", "--format", "json", folder=tmp_path)
+    until = time.monotonic() + 60
+    while not any(file.stat().st_size for file in tmp_path.glob("divergences/.running-*")) and time.monotonic() < until:
+        time.sleep(0.02)
+    running.send_signal(number)
+    out, err = running.communicate(timeout=60)
+
+    assert (4, "") == (running.returncode, err)
+    assert "inconclusive" == json.loads(out)["verdict"]
+    assert all(read_trace(file).steps for file in tmp_path.glob("divergences/*"))
+    assert [] == list(tmp_path.glob("divergences/.running-*"))
+
+
+def test_a_real_process(tmp_path: Path) -> None:
+    """Goal: what the tests call is what users run. Method: JSON alone on standard output, a mistake on the other."""
+    good = process("spec", "coverage", "--format", "json", folder=tmp_path)
+    out, err = good.communicate(timeout=60)
+    bad = process("check", "--adapter", "nobody", folder=tmp_path)
+
+    assert (0, "", len(REQUIREMENTS)) == (good.returncode, err, json.loads(out)["total"])
+    assert ("", 1) == ((said := bad.communicate(timeout=60))[0], len(said[1].splitlines()))
+    assert 2 == bad.returncode

@@ -1,0 +1,231 @@
+"""The report of a divergence: its text is kept word for word, for it is read when somebody's build is red.
+
+`HICACHE_REF_SNAPSHOTS=write` writes the texts in `reports/` anew; read the difference before it is committed.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hicache_ref.adapters.reference import ReferenceAdapter
+from hicache_ref.model import Model, fresh
+from hicache_ref.model.evict import Rank
+from hicache_ref.oracle.explain import Story, retell
+from hicache_ref.oracle.lockstep import Lockstep
+from hicache_ref.report.model import DivergenceReport, divergence_report
+from hicache_ref.report.pagemap import COLUMNS_MAX
+from hicache_ref.report.text import WIDTH, divergence_text
+from hicache_ref.requirements import REQUIREMENTS, Checker
+from hicache_ref.search.finding import Finding, Recorded
+from hicache_ref.vocabulary.ids import KV_DEVICE
+from hicache_ref.vocabulary.keys import Key
+from hicache_ref.vocabulary.observation import Level, Observation
+from hicache_ref.vocabulary.operations import (
+    CopyDone,
+    Evict,
+    Forward,
+    ForwardDone,
+    GiveBack,
+    Insert,
+    LoadBack,
+    MatchPrefix,
+    Operation,
+    Poll,
+    TakePages,
+    WriteBackup,
+)
+from hicache_ref.vocabulary.outcomes import Matched, Outcome
+from hicache_ref.vocabulary.profile import Profile, Rules, Sizes
+
+SNAPSHOTS = Path(__file__).with_name("reports")
+REPLAY = "hicache-ref replay divergences/HC-X-0.jsonl --adapter planted"
+
+
+class Leaks(Model):
+    """A request that ends keeps its first page from everybody."""
+
+    def on_give_back(self, op: GiveBack) -> Outcome:
+        page = self.state.requests[op.rid].pages[0]
+        outcome = super().on_give_back(op)
+        self.state.pools[KV_DEVICE].free.remove(page)
+        return outcome
+
+
+class FreesTwice(Model):
+    """The first page of an insert is the tree's, and free as well."""
+
+    def on_insert(self, op: Insert) -> Outcome:
+        page = self.state.requests[op.rid].pages[0]
+        outcome = super().on_insert(op)
+        self.state.pools[KV_DEVICE].free.append(page)
+        return outcome
+
+
+class EvictsNewest(Model):
+    """The policy is turned round."""
+
+    def _rank(self, number: int) -> Rank:
+        return tuple(-each for each in super()._rank(number))
+
+
+class MatchesTooFar(Model):
+    """A match names its best end as the end on host."""
+
+    def on_match_prefix(self, op: MatchPrefix) -> Matched:
+        outcome = super().on_match_prefix(op)
+        return outcome.model_copy(update={"last_host_node": outcome.best})
+
+
+class Crashes(Model):
+    """A poll that applies loads raises."""
+
+    def on_poll(self, op: Poll) -> Outcome:
+        if op.loads:
+            raise KeyError("no such load")
+        return super().on_poll(op)
+
+
+class SwappingAdapter(ReferenceAdapter):
+    """The copies that it submits to device are in the wrong order."""
+
+    def observe(self, level: Level) -> Observation:
+        seen = super().observe(level)
+        copies = tuple(
+            copy.model_copy(update={"target": copy.target[::-1]}) if copy.to == "device" else copy
+            for copy in seen.copies
+        )
+        return seen.model_copy(update={"copies": copies})
+
+
+class CountingAdapter(ReferenceAdapter):
+    """It shows nothing but sizes."""
+
+    def describe(self) -> Any:
+        return super().describe().model_copy(update={"level": "counts", "completion": "quiescent"})
+
+
+def request(rid: str, *tokens: int, extra: str | None = None, start: int = 0, page: int = 1) -> list[Operation]:
+    """A prompt from its pages to its insert."""
+    key = Key(tokens=tokens, extra=extra)
+    return [
+        TakePages(rid=rid, n=len(tokens) // page - start), Forward(rid=rid, key=key, start=start),
+        ForwardDone(rid=rid), Insert(rid=rid, key=key, start=start),
+    ]  # fmt: skip
+
+
+def backed_up(*tokens: int) -> list[Operation]:
+    """The prompt's node has a host copy."""
+    ticket = "h:" + ".".join(map(str, tokens))
+    return [*request("r0", *tokens), WriteBackup(key=Key(tokens=tokens)), CopyDone(ticket=ticket), Poll(backups=1)]
+
+
+SELECTIVE = Rules(write_policy="write_through_selective", write_through_threshold=2)
+
+CASES: dict[str, tuple[ReferenceAdapter, Profile, Sequence[Operation]]] = {
+    "leak": (ReferenceAdapter(Leaks, "planted"), Profile(), [TakePages(rid="r0", n=2), GiveBack(rid="r0")]),
+    "two-holders": (ReferenceAdapter(FreesTwice, "planted"), Profile(rules=SELECTIVE), request("r0", 1, 2, 3)),
+    "wrong-victim": (
+        ReferenceAdapter(EvictsNewest, "planted"),
+        Profile(rules=SELECTIVE),
+        [*request("r0", 1, 2), *request("r1", 3, 4, extra="a"), Evict(n=1)],
+    ),
+    "wrong-answer": (
+        ReferenceAdapter(MatchesTooFar, "planted"),
+        Profile(rules=SELECTIVE),
+        [*request("r0", 1, 2, 3, 4), MatchPrefix(key=Key(tokens=(1, 2)))],
+    ),
+    "crash": (
+        ReferenceAdapter(Crashes, "planted"),
+        Profile(rules=SELECTIVE),
+        [*backed_up(1, 2), Evict(n=2), LoadBack(key=Key(tokens=(1, 2))), CopyDone(ticket="d:1.2"), Poll(loads=1)],
+    ),
+    "swapped-load": (
+        SwappingAdapter(name="planted"),
+        Profile(rules=SELECTIVE),
+        [*backed_up(1, 2), Evict(n=2), LoadBack(key=Key(tokens=(1, 2))), CopyDone(ticket="d:1.2")],
+    ),
+    "counts-only": (
+        CountingAdapter(Leaks, "planted"),
+        Profile(),
+        [TakePages(rid="a request with a long name", n=2), GiveBack(rid="a request with a long name")],
+    ),
+    "large-pool": (
+        ReferenceAdapter(FreesTwice, "planted"),
+        Profile(rules=SELECTIVE, sizes=Sizes(device_pages=200, host_pages=50, page_size=2), bigram=True),
+        request("r0", *range(81), page=2),
+    ),
+}
+
+
+def told(adapter: ReferenceAdapter, profile: Profile, steps: Sequence[Operation]) -> DivergenceReport:
+    """The report of what is found in the last of the steps."""
+    description = adapter.describe()
+    story = retell(
+        Lockstep(adapter, description, profile, description.level, Checker(profile)), [Recorded(op) for op in steps]
+    )
+    assert story.finding is not None
+    assert len(story.steps) == len(steps)
+    return divergence_report(story.finding, story, description, found_after=41, replay=REPLAY)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_text_is_as_it_was(name: str) -> None:
+    """Goal: no report changes unread. Method: a planted fault each, its report compared with a file."""
+    text = divergence_text(told(*CASES[name]))
+    file = SNAPSHOTS / f"{name}.txt"
+    if os.environ.get("HICACHE_REF_SNAPSHOTS") == "write":
+        file.write_text(text)
+
+    assert file.read_text() == text
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_text_fits_and_ends_in_the_command(name: str) -> None:
+    """Goal: readable in a terminal and a log, replayed by its last line. Method: every case, line by line."""
+    lines = divergence_text(told(*CASES[name])).splitlines()
+
+    assert [] == [line for line in lines if len(line) > WIDTH or line != line.rstrip()]
+    assert REPLAY == lines[-1]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_report_is_data(name: str) -> None:
+    """Goal: what is shown can be read by programs. Method: through JSON and back."""
+    report = told(*CASES[name])
+
+    assert report == DivergenceReport.model_validate_json(report.model_dump_json())
+
+
+def test_differing_pages_are_shown_first() -> None:
+    """Goal: a large pool fits, and never hides what differs. Method: 200 pages of which one has two holders."""
+    device = told(*CASES["large-pool"]).maps[0]
+
+    assert COLUMNS_MAX == len(device.pages)
+    assert 200 - COLUMNS_MAX == device.left_out
+    assert ["n1/."] == [device.adapter[i] for i in device.differing() if device.adapter]
+
+
+def test_what_falls_with_it_is_named() -> None:
+    """Goal: one broken rule is told, with those that it breaks. Method: a finding that names one, in our own model."""
+    finding = Finding("HC-PAGE-01", "device page 0 is held twice", "insert", "oracle", falls=("HC-PAGE-08",))
+    story = Story(Profile(), (), None, fresh(Profile()))
+    report = divergence_report(finding, story, ReferenceAdapter().describe(), found_after=7, replay=REPLAY)
+    stronger = {name for name, each in REQUIREMENTS.items() if "HC-PAGE-01" in each.implies}
+    text = divergence_text(report)
+
+    assert {"HC-PAGE-08", *stronger} <= {each.id for each in report.falls}
+    assert text.startswith("ORACLE FAULT  HC-PAGE-01")
+    assert "Falls with it" in text
+    assert "did not end in this finding" in text
+
+
+def test_the_host_pool_is_drawn_too() -> None:
+    """Goal: both tiers, device first. Method: a case with a host copy."""
+    maps = told(*CASES["swapped-load"]).maps
+
+    assert ["device", "host"] == [each.tier for each in maps]
+    assert {"n1", "."} == set(maps[1].oracle)
+    assert maps[1].oracle == maps[1].adapter
