@@ -77,8 +77,9 @@ class LifecycleRules(PrefetchRules):
         return found
 
     def pending(self) -> tuple[str, ...]:
-        """The names of all operations on the books."""
-        return tuple(sorted(operation_id(op) for op in running(self.state)))
+        """The names of all operations on the books, and of the release queue if pages wait in it."""
+        names = [operation_id(op) for op in running(self.state)]
+        return tuple(sorted([*names, *(["release queue"] if self.storage.release else [])]))
 
     def requires_set_write_policy(self, op: SetWritePolicy) -> Invalid | None:
         """The type of the operation refuses unknown names."""
@@ -105,7 +106,7 @@ class LifecycleRules(PrefetchRules):
         return None
 
     def on_attach(self, op: Attach) -> Done | Refused:
-        """The backend is attached and what is on host is owed to it; or its settings changed (HC-LIFE-04)."""
+        """The backend is attached and what is on host is owed to it; or its settings changed (HC-LIFE-07)."""
         storage = self.storage
         if storage.attached and storage.backend != op.backend:
             return Refused(why=f"{storage.backend} is attached")
@@ -122,7 +123,7 @@ class LifecycleRules(PrefetchRules):
         return None
 
     def on_detach(self, op: Detach) -> Done | Refused:
-        """No storage is attached and nothing of it is on the books; what runs has to be waited for (HC-LIFE-05)."""
+        """No storage is attached and nothing of it is on the books; what runs has to be waited for (HC-LIFE-08)."""
         # change
         self._close_storage_work()
         if self.storage.records:
@@ -156,7 +157,7 @@ class LifecycleRules(PrefetchRules):
         return None if self.storage.attached else Invalid(why="no storage is attached")
 
     def on_clear_storage(self, op: ClearStorage) -> Done:
-        """Storage is believed to be empty; what is on host stays there and is owed again (HC-LIFE-06)."""
+        """Storage is believed to be empty; what is on host stays there and is owed again (HC-LIFE-09)."""
         # change
         self.storage.believed.clear()
         self.storage.believed_draft.clear()

@@ -15,10 +15,11 @@ from hicache_ref.model.records import (
 )
 from hicache_ref.model.state import Node
 from hicache_ref.model.store import StoreRules
+from hicache_ref.model.tree import Found
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.effects import StorageCancel, StorageQuery, StorageRead
 from hicache_ref.vocabulary.hashing import chain
-from hicache_ref.vocabulary.ids import KV_HOST, ROOT, Pages
+from hicache_ref.vocabulary.ids import KV_HOST, ROOT, PageHash, Pages
 from hicache_ref.vocabulary.keys import PageKeys, handle
 from hicache_ref.vocabulary.outcomes import Done, Invalid, Prefetching, Progressed, Refused
 
@@ -43,14 +44,12 @@ class PrefetchRules(StoreRules):
         if refused is not None:
             return refused
         # change
-        anchor = self.walk(pages, op.key.extra).node
-        self.touch(anchor.id)
         name = handle("p", op.key, storage.records)
-        prior = anchor.hashes[-1] if anchor.id != ROOT else self.storage_seed(op.key.extra)
         wanted = pages[found.length :]
+        prior = self._last_hash(found) or self.storage_seed(op.key.extra)
         record = PrefetchQueued(
-            id=name, rid=op.rid, anchor=anchor.id, extra=op.key.extra, key=wanted, asked=len(wanted),
-            hashes=chain(wanted, prior, self.profile.bigram), prefix=self._prefix(anchor),
+            id=name, rid=op.rid, anchor=found.node.id, extra=op.key.extra, key=wanted, asked=len(wanted),
+            hashes=chain(wanted, prior, self.profile.bigram), prefix=self._prefix(found),
             since=op.now if self.rules.prefetch_clock == "submission" else -1,
         )  # fmt: skip
         self._open(record)
@@ -60,9 +59,22 @@ class PrefetchRules(StoreRules):
                 self._forget(record)
                 return Refused(why="host full")
             record = taken
+        self._anchor(record, self.walk(pages, op.key.extra).node)
         # tell
         self.effects.append(StorageQuery(id=name, hashes=record.hashes, prefix=record.prefix))
         return Prefetching(id=name, pages=len(record.hashes))
+
+    def _last_hash(self, found: Found) -> PageHash | None:
+        """The hash of the last page found, which may lie inside its node."""
+        above = found.length - (self.depth(found.node) - len(found.node.key))
+        return found.node.hashes[above - 1] if above else None
+
+    def _anchor(self, record: PrefetchQueued, anchor: Node) -> None:
+        """The prefetch hangs on the node where the match ends, which is used now."""
+        self.touch(anchor.id)
+        self.storage.records[record.id] = record.model_copy(update={"anchor": anchor.id})
+        self.update_leaf(record.anchor)
+        self.update_leaf(anchor.id)
 
     def _refuses(self, op: ops.Prefetch, wanted: int, anchor: Node) -> Refused | None:
         """Why nothing is asked for, if so (HC-PREF-08, HC-PREF-09)."""
@@ -89,10 +101,12 @@ class PrefetchRules(StoreRules):
         more = 0.8 * (sizes.host_pages - sizes.device_pages)
         return max(0.0, more) if self.rules.prefetch_capacity == "host_minus_device_clamped" else more
 
-    def _prefix(self, anchor: Node) -> tuple[str, ...]:
+    def _prefix(self, found: Found) -> tuple[PageHash, ...]:
+        """The hashes of the pages found, if storage is told them (HC-STORE-05)."""
         if not self.storage.settings.pass_prefix_keys:
             return ()
-        return tuple(h for number in reversed(self.path(anchor.id)) for h in self.state.nodes[number].hashes)
+        path = [h for number in reversed(self.path(found.node.id)) for h in self.state.nodes[number].hashes]
+        return tuple(path[: found.length])
 
     def _open(self, record: PrefetchQueued) -> None:
         """The prefetch is on the books, and its anchor pinned: making room for it must not take the anchor."""

@@ -173,6 +173,9 @@ class Storage:
     believed_draft: set[PageHash]
     """Likewise their draft pages."""
 
+    reported: set[PageHash]
+    """Pages on host that were offered for the last time in vain."""
+
     loaded: dict[RequestId, int]
     """Pages that storage gave a request, until it is told (upstream: prefetch_loaded_tokens_by_reqid)."""
 
@@ -225,7 +228,8 @@ def no_storage() -> Storage:
     """The storage part of a cache without storage."""
     return Storage(
         attached=False, backend="", settings=StorageSettings(), records={}, open={}, answers=[], reads=[], writes=[],
-        release=[], owed={}, believed=set(), believed_draft=set(), loaded={},
+        release=[], owed={}, believed=set(), believed_draft=set(), reported=set(),
+        loaded={},
     )  # fmt: skip
 
 
@@ -275,6 +279,7 @@ def _clone_storage(storage: Storage) -> Storage:
     twin.owed = storage.owed.copy()
     twin.believed = storage.believed.copy()
     twin.believed_draft = storage.believed_draft.copy()
+    twin.reported = storage.reported.copy()
     twin.loaded = storage.loaded.copy()
     twin.occupied = storage.occupied
     return twin

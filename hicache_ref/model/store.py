@@ -67,6 +67,7 @@ class StoreRules(InsertRules):
         if pool_name == KV_HOST and pages is None:
             for digest in node.hashes:
                 self.storage.owed.pop(digest, None)
+                self.storage.reported.discard(digest)
 
     def acknowledged(self, part: Part) -> None:
         """Also: the pages of the part are owed to storage, and offered with all that is owed above them."""
@@ -182,6 +183,7 @@ class StoreRules(InsertRules):
         storage.believed.update(record.hashes[: record.done])
         for digest in record.hashes[: record.done]:
             storage.owed.pop(digest, None)
+            storage.reported.discard(digest)
         given_up = False
         for digest in record.hashes[record.done :]:
             if digest not in storage.owed:
@@ -189,6 +191,7 @@ class StoreRules(InsertRules):
             storage.owed[digest] += 1
             if storage.owed[digest] >= self.rules.storage_retries:
                 del storage.owed[digest]
+                storage.reported.add(digest)
                 given_up = True
         if record.done < len(record.hashes):
             self.facts.append("write_cut_short")

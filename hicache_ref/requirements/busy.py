@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from hicache_ref.model.records import Backup, BackupEnded, PrefetchEnded, Record
 from hicache_ref.model.state import Pass, Ticket
 from hicache_ref.vocabulary.ids import KV_DEVICE, PoolName
 
@@ -9,7 +10,7 @@ NO_PAGES: frozenset[int] = frozenset()
 
 
 class Busy(NamedTuple):
-    """A copy or a forward pass on the books, and the pages that it touches, by pool."""
+    """A copy, a forward pass or storage work on the books, and the pages that it touches, by pool."""
 
     name: str
     live: bool
@@ -20,7 +21,7 @@ class Busy(NamedTuple):
     device_writes: frozenset[int]
     host_reads: frozenset[int]
     host_writes: frozenset[int]
-    record: Ticket | Pass
+    record: Ticket | Pass | Record
 
     def reads(self, pool: PoolName) -> frozenset[int]:
         """The pages of this pool that it reads."""
@@ -34,7 +35,7 @@ class Busy(NamedTuple):
         """The pages of this pool that it was to write and never will."""
         if self.doomed:
             return self.writes(pool)
-        if self.live or isinstance(self.record, Pass):
+        if self.live or not isinstance(self.record, Ticket):
             return NO_PAGES
         if (pool == KV_DEVICE) != (self.record.to == "device"):
             return NO_PAGES
@@ -59,3 +60,12 @@ def busy_pass(each: Pass) -> Busy:
     """A forward pass; what it writes are the pages for which it has hashes."""
     reads, writes = frozenset([page for _, page in each.reads]), frozenset(each.pages)
     return Busy(f"f:{each.id}", True, each.doomed, reads, writes, NO_PAGES, NO_PAGES, each)
+
+
+def busy_record(record: Record) -> Busy:
+    """Storage work: a prefetch writes its host pages, a backup reads them."""
+    live = not isinstance(record, PrefetchEnded | BackupEnded)
+    pages = frozenset(record.pages)
+    if isinstance(record, Backup):
+        return Busy(record.id, live, False, NO_PAGES, NO_PAGES, pages, NO_PAGES, record)
+    return Busy(record.id, live, False, NO_PAGES, NO_PAGES, NO_PAGES, pages, record)

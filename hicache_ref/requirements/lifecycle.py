@@ -16,8 +16,8 @@ def nothing_pends(view: View) -> int:
         raise Broken.because(f"{sorted(view.busy)} are still on the books")
     for pool in view.pools():
         for page, owner in enumerate(pool.owner):
-            if owner[0] == "op":
-                raise Broken.because(f"{TIER[pool.name]} page {page} still belongs to operation {owner[1]}")
+            if owner[0] in ("op", "prefetch", "queue"):
+                raise Broken.because(f"{TIER[pool.name]} page {page} still belongs to {owner[0]} {owner[1]}")
     receipts = [number for receipt in view.receipts.values() for _, number in receipt.pins]
     for row in view.rows:
         if row.lock != receipts.count(row.id):

@@ -151,7 +151,9 @@ def sizes_add_up(view: View) -> int:
         kept = f"{view.evictable} evictable and {view.protected} protected pages are kept"
         raise Broken.because(f"{kept}, there are {evictable} and {protected}")
     taken = sum([len(request.pages) for request in view.requests.values()]) if view.requests else 0
-    for pool, in_nodes in ((view.device, evictable + protected + taken), (view.host, on_host)):
+    waiting = len(view.storage.release)
+    waiting += sum([len(view.storage.records[name].pages) for name in view.storage.open.values()])
+    for pool, in_nodes in ((view.device, evictable + protected + taken), (view.host, on_host + waiting)):
         given_up = sum([page in pool.touched for page in pool.unheld]) if pool.unheld else 0
         total = len(pool.free) + in_nodes + given_up
         if total != pool.size:

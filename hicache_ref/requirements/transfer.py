@@ -50,6 +50,11 @@ def _touches(effect: Effect) -> tuple[Refs, Refs]:
     if effect.kind == "run_forward":
         reads, writes = effect.reads, effect.writes
         return frozenset([(KV_DEVICE, p) for p in reads]), frozenset([(KV_DEVICE, p) for p in writes])
+    if effect.kind == "storage_read" or effect.kind == "storage_write":
+        batch: Refs = frozenset([(KV_HOST, page) for page in effect.pages])
+        return (frozenset(), batch) if effect.kind == "storage_read" else (batch, frozenset())
+    if effect.kind == "storage_query" or effect.kind == "storage_cancel":
+        return frozenset(), frozenset()
     device: Refs = frozenset([(KV_DEVICE, page) for part in effect.parts for page in part.device])
     host: Refs = frozenset([(KV_HOST, page) for part in effect.parts for page in part.host])
     return (device, host) if effect.kind == "copy_to_host" else (host, device)
@@ -67,10 +72,14 @@ def comes_after(change: Change[Operation, Outcome]) -> int:
     """An effect names the live operations that write what it reads or touch what it writes, and no other."""
     earlier = {name: _busy_refs(busy) for name, busy in change.before.busy.items() if busy.live}
     for effect in change.what.effects:
+        if effect.kind == "storage_query" or effect.kind == "storage_cancel":
+            continue
         reads, writes = _touches(effect)
         expected = {
-            name for name, (read, written) in earlier.items() if written & (reads | writes) or read & writes
-        }  # fmt: skip
+            name
+            for name, (read, written) in earlier.items()
+            if name != effect.id and (written & (reads | writes) or read & writes)
+        }
         if set(effect.after) != expected or len(effect.after) != len(expected):
             raise Broken.because(f"{effect.id} comes after {effect.after}, by its pages after {sorted(expected)}")
         busy = change.after.busy.get(effect.id)

@@ -7,8 +7,9 @@ view of one step is the *before* of the next, and no state has to be cloned.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from hicache_ref.model.state import FREE, Owner, State
-from hicache_ref.requirements.busy import NO_PAGES, Busy, busy_copy, busy_pass
+from hicache_ref.model.records import Prefetch
+from hicache_ref.model.state import FREE, Owner, State, Storage
+from hicache_ref.requirements.busy import NO_PAGES, Busy, busy_copy, busy_pass, busy_record
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
 from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, ROOT, NodeId, PageHash, Pages, PoolName
 from hicache_ref.vocabulary.keys import ChildKey, Key, PageKeys, pages_of
@@ -40,13 +41,27 @@ NOWHERE = Row(-2, -2, (), None, (), None, None, 0, 0, 0, 0, (), 0)
 class PoolView:
     """A pool by value, and its holders as those say who hold: the free list, nodes and requests."""
 
-    __slots__ = ("claims", "free", "held", "name", "owner", "size", "stamp", "touched", "unheld", "writes", "written")
+    __slots__ = (
+        "claims",
+        "free",
+        "held",
+        "draft",
+        "name",
+        "owner",
+        "size",
+        "stamp",
+        "touched",
+        "unheld",
+        "writes",
+        "written",
+    )
 
     def __init__(self, name: PoolName, state: State) -> None:
         pool = state.pools[name]
         self.name = name
         self.owner: list[Owner] = pool.owner[:]
         self.stamp: list[PageHash | None] = pool.stamp[:]
+        self.draft: list[PageHash | None] = pool.draft[:]
         self.free: list[int] = pool.free[:]
         self.size = len(self.owner)
         self.held: dict[int, Owner] = dict.fromkeys(self.free, FREE)
@@ -89,12 +104,57 @@ class PoolView:
 
     def equals(self, other: "PoolView") -> bool:
         """The same pages are free, owned and written."""
-        return self.free == other.free and self.owner == other.owner and self.stamp == other.stamp
+        same = self.free == other.free and self.owner == other.owner
+        return same and self.stamp == other.stamp and self.draft == other.draft
 
     def find_unheld(self) -> None:
         """Once all holders are known, the rest is."""
         if len(self.held) != self.size:
             self.unheld = tuple([page for page in range(self.size) if page not in self.held])
+
+
+class StorageView:
+    """The storage part of the state by value."""
+
+    __slots__ = (
+        "answers", "attached", "backend", "believed", "believed_draft", "loaded", "occupied", "open", "owed", "reads",
+        "records", "release", "reported", "settings", "writes",
+    )  # fmt: skip
+
+    def __init__(self, storage: Storage) -> None:
+        self.attached = storage.attached
+        self.backend = storage.backend
+        self.settings = storage.settings
+        self.occupied = storage.occupied
+        self.records = storage.records.copy()
+        self.open = storage.open.copy()
+        self.answers = storage.answers[:]
+        self.reads = storage.reads[:]
+        self.writes = storage.writes[:]
+        self.release = storage.release[:]
+        self.owed = storage.owed.copy()
+        self.believed = storage.believed.copy()
+        self.believed_draft = storage.believed_draft.copy()
+        self.reported = storage.reported.copy()
+        self.loaded = storage.loaded.copy()
+
+    def hold(self, host: PoolView) -> None:
+        """Open prefetches and the release queue hold their host pages."""
+        for name in self.open.values():
+            record = self.records.get(name)
+            if record is not None:
+                host.hold(record.pages, ("prefetch", name))
+        if self.release:
+            host.hold(tuple(self.release), ("queue", ""))
+
+    def pinned(self) -> set[NodeId]:
+        """The anchors of open prefetches."""
+        records = [self.records.get(name) for name in self.open.values()]
+        return {record.anchor for record in records if isinstance(record, Prefetch)}
+
+    def equals(self, other: "StorageView") -> bool:
+        """Nothing of it differs."""
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
 
 
 class View:
@@ -129,6 +189,8 @@ class View:
         self.rows = [pair[0] for pair in self.pairs]
         for request in self.requests.values():
             self.device.hold(request.pages, ("request", request.id))
+        self.storage = StorageView(state.storage)
+        self.storage.hold(self.host)
         self.pins: dict[NodeId, int] = {}
         """How many receipts and copies name each node."""
 
@@ -136,7 +198,7 @@ class View:
         self.busy: dict[str, Busy] = {}
         """All operations on the books in the order of submission, copies first."""
 
-        if self.tickets or self.passes:
+        if self.tickets or self.passes or self.storage.records:
             self._take_busy({} if earlier is None else earlier.busy)
         self.device.find_unheld()
         self.host.find_unheld()
@@ -179,6 +241,10 @@ class View:
         for each in self.passes.values():
             old = known.get(f"f:{each.id}")
             self._add_busy(old if old is not None and old.record is each else busy_pass(each))
+
+        for name, record in self.storage.records.items():
+            old = known.get(name)
+            self._add_busy(old if old is not None and old.record is record else busy_record(record))
 
     def _add_busy(self, busy: Busy) -> None:
         self.busy[busy.name] = busy
@@ -276,6 +342,8 @@ class View:
         for name in _FIELDS:
             if getattr(self, name) != getattr(other, name):
                 return name.replace("_", " ")
+        if not self.storage.equals(other.storage):
+            return "storage"
         return "pool " + (self.host if self.device.equals(other.device) else self.device).name
 
 
