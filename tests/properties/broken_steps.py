@@ -120,6 +120,15 @@ def the_request_goes_on() -> Told:
     return world, op, step
 
 
+@broken("HC-INSERT-04")
+def an_insert_leaves_no_priority() -> Told:
+    world = World()
+    world.write("12")
+    op, step = world.seen(Insert(rid="r", key=key("12"), start=0, priority=2))
+    world.node("12").priority = 0
+    return world, op, step
+
+
 @broken("HC-LOCK-02")
 def a_lock_gives_no_receipt() -> Told:
     world = cached()
