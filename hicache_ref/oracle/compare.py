@@ -152,12 +152,11 @@ class Comparison:
         """Without a look at the pools, a device page is paired where it is first told (HC-PAGE-01)."""
         owner, known = state.pools[KV_DEVICE].owner, self.pairs[KV_DEVICE]
         pairs = {p: q for p, q in known.items() if owner[p] != FREE and (KV_DEVICE, p) not in taken}
-        partners = {theirs: page for page, theirs in pairs.items()}
+        self.pairs[KV_DEVICE] = pairs
         for page, partner in zip(_told(ours), _told(theirs), strict=False):
-            if partners.setdefault(partner, page) != page:
+            if page not in pairs and partner in pairs.values():
                 raise Difference("HC-PAGE-01", f"device page {partner} was told to two holders")
             pairs.setdefault(page, partner)
-        self.pairs[KV_DEVICE] = pairs
 
     def outcome(self, ours: Outcome, theirs: Outcome) -> None:
         """The caller is told the same, pages up to renaming; why something was refused is not compared (HC-CONF-02)."""

@@ -101,7 +101,8 @@ def judge_owners(view: Seen, profile: Profile) -> None:
         holders = [*view.pages[pool_name].values(), *view.free[pool_name], *view.held[pool_name]]
         if pool_name == KV_DEVICE:
             holders += [page for pages in view.requests.values() for page in pages]
-        if len(holders) == len(set(holders)) == sizes[pool_name]:
+        held = set(holders)
+        if len(holders) == len(held) == sizes[pool_name] and min(held) == 0 and max(held) == len(held) - 1:
             continue
         for page, count in Counter(holders).items():
             if count > 1:

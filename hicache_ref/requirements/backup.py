@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hicache_ref.model.state import FREE
-from hicache_ref.requirements.change import Change
+from hicache_ref.requirements.change import Change, came_from
 from hicache_ref.requirements.locks import unpinned
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import NOWHERE, Row, View
@@ -110,7 +110,7 @@ def is_losing(view: View, row: Row) -> bool:
 @step("HC-BACKUP-05", "insert")
 def hits_and_threshold(change: Change[Insert, Inserted]) -> int:
     """Each node of the path counted the hits that the rules say, and one at its threshold is backed up if it fits."""
-    before, after, op = change.before, change.after, change.op
+    before, after = change.before, change.after
     found = after.cached(change.hashes)
     path = list(after.up(found[-1][0]))[::-1] if found else []
     wanted = before.rules.hits_before_backup(before.policy)
@@ -118,7 +118,7 @@ def hits_and_threshold(change: Change[Insert, Inserted]) -> int:
     depth = 0
     for row in path:
         depth += len(row.key)
-        hits, counted = _expected_hits(before, op, row, depth)
+        hits, counted = _expected_hits(change, row, depth)
         if row.hits != hits:
             raise Broken.because(f"node {row.id} counts {row.hits} hits, by the rules {hits}")
         if counted and hits >= wanted and not _had_host_copy(before, row):
@@ -133,12 +133,12 @@ def hits_and_threshold(change: Change[Insert, Inserted]) -> int:
     return len(path)
 
 
-def _expected_hits(before: View, op: Insert, row: Row, depth: int) -> tuple[int, bool]:
+def _expected_hits(change: Change[Insert, Inserted], row: Row, depth: int) -> tuple[int, bool]:
     """The node's hits after the insert, and whether this insert counted one."""
-    rules = before.rules
-    was = before.row.get(row.id)
-    source = was if was is not None else before.where.get(row.hashes[-1], (None, 0))[0]
-    hits = 0 if source is None or (was is None and not rules.split_copies_hit_count) else source.hits
+    before, op, rules = change.before, change.op, change.before.rules
+    source = came_from(change, row)
+    split_off = row.id not in before.row
+    hits = 0 if source is None or (split_off and not rules.split_copies_hit_count) else source.hits
     counted = (
         before.policy != "write_back"
         and not (op.chunked and not rules.chunked_counts_hit)

@@ -2,7 +2,7 @@
 
 from typing import Any, Generic, Protocol, TypeVar
 
-from hicache_ref.requirements.view import View
+from hicache_ref.requirements.view import Row, View
 from hicache_ref.vocabulary.effects import Effect
 from hicache_ref.vocabulary.events import Event
 from hicache_ref.vocabulary.ids import PageHash, PoolName
@@ -60,3 +60,11 @@ class Change(Generic[OpT, ToldT]):
         if self._hashes is None:
             self._hashes = self.after.hashes_of(self.op.key)  # type: ignore[attr-defined]
         return self._hashes
+
+
+def came_from(change: Change[Any, Any], row: Row) -> Row | None:
+    """The node of the state before that the row of the state after is, or was split off; None for a new one."""
+    was = change.before.row.get(row.id)
+    if was is None and row.hashes:
+        was = change.before.where.get(row.hashes[-1], (None, 0))[0]
+    return was

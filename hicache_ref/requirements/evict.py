@@ -4,6 +4,7 @@ from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.leaves import device_leaves, host_leaves
 from hicache_ref.requirements.registry import Broken, step
 from hicache_ref.requirements.sweep import is_droppable, sweep_of
+from hicache_ref.requirements.view import Row, View
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, TIER
 from hicache_ref.vocabulary.operations import (
     Evict,
@@ -72,25 +73,30 @@ def evicts_enough(change: Change[Evict | EvictHost, Evicted]) -> int:
 
 
 @step("HC-EVICT-05", *_MAKE_ROOM, needs="victims")
-def nothing_half_written(change: Making) -> int:
-    """A victim that had no host copy is copied, kept, or gone with all that hung below it."""
-    judged = 0
+def nothing_is_lost(change: Making) -> int:
+    """A device victim stays on host if it has a copy there; else it is copied, kept, or gone with all below it."""
     after = change.after
-    for taken in sweep_of(change):
-        row = taken.row
-        if taken.pool != KV_DEVICE or row.host is not None:
-            continue
-        judged += 1
+    taken = [each.row for each in sweep_of(change) if each.pool == KV_DEVICE]
+    gone = {row.id for row in taken if row.id not in after.row}
+    for row in taken:
         now = after.row.get(row.id)
-        if now is None:
+        if now is not None and now.device is None:
+            _must_be_written(after, now)
+        elif now is None:
             orphans = [each.id for each in after.rows if each.parent == row.id]
             if orphans:
                 raise Broken.because(f"node {row.id} was dropped, nodes {orphans} below it were not")
-        elif now.device is None:
-            for page in now.host or ():
-                if after.host.stamp[page] is None and page not in after.host.written:
-                    raise Broken.because(f"node {row.id} was demoted, but host page {page} was never written")
-    return judged
+            dropped_above = any(above.id in gone for above in change.before.up(row) if above is not row)
+            if row.host is not None and not dropped_above and (KV_HOST, row.hashes[-1]) not in change.what.victims:
+                raise Broken.because(f"node {row.id} was dropped, and it had a host copy")
+    return len(taken)
+
+
+def _must_be_written(view: View, row: Row) -> None:
+    """Each host page of the row is written, or a copy into it is on the books."""
+    for page in row.host or ():
+        if view.host.stamp[page] is None and page not in view.host.written:
+            raise Broken.because(f"node {row.id} was demoted, but host page {page} was never written")
 
 
 @step("HC-EVICT-06", "take_pages", "load_back", "write_backup", "insert")

@@ -1,6 +1,6 @@
 """INSERT: a key's pages are the tree's afterwards, duplicates come back, the request holds nothing."""
 
-from hicache_ref.requirements.change import Change
+from hicache_ref.requirements.change import Change, came_from
 from hicache_ref.requirements.registry import Broken, step
 from hicache_ref.vocabulary.operations import Insert
 from hicache_ref.vocabulary.outcomes import Inserted
@@ -41,3 +41,16 @@ def request_is_over(change: Inserting) -> int:
     if rid in after.requests:
         raise Broken.because(f"request {rid} still holds {after.requests[rid].pages}")
     return 1
+
+
+@step("HC-INSERT-04", "insert")
+def priority_is_raised(change: Inserting) -> int:
+    """No node of the path has less than the insert's priority, none lost any, and none got more."""
+    found = change.after.cached(change.hashes)
+    path = list(change.after.up(found[-1][0])) if found else []
+    for row in path:
+        was = came_from(change, row)
+        expected = change.op.priority if was is None else max(was.priority, change.op.priority)
+        if row.priority != expected:
+            raise Broken.because(f"node {row.id} has priority {row.priority}, expected {expected}")
+    return len(path)

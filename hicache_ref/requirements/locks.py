@@ -1,7 +1,7 @@
 """LOCK: counts are what receipts and copies say, and what is pinned stays."""
 
 from hicache_ref.model.state import FREE, Ticket
-from hicache_ref.requirements.change import Change
+from hicache_ref.requirements.change import Change, came_from
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import ROOT, NodeId
@@ -57,9 +57,7 @@ def _moved(change: Change[Operation, Outcome]) -> dict[NodeId, int]:
     """By how much each lock count changed; a node split off is compared with what it was part of."""
     moved = {}
     for number, row in change.after.row.items():
-        was = change.before.row.get(number)
-        if was is None and row.hashes:
-            was = change.before.where.get(row.hashes[-1], (None, 0))[0]
+        was = came_from(change, row)
         moved[number] = row.lock - (was.lock if was is not None else 0)
     return moved
 

@@ -79,20 +79,20 @@ class Sweep:
     def _replay(self, victims: tuple[tuple[PoolName, PageHash], ...]) -> None:
         pending: Row | None = None
         for pool, digest in victims:
-            row, index = self.before.where.get(digest, (NOWHERE, 0))
-            if row is NOWHERE or index + 1 != len(row.hashes) or row.id not in self.row:
-                self.taken.append(Taken(row, pool, False, False, (), (), False))
-                continue
             if pool == KV_DEVICE:
                 self._settle(pending)
-                self._take(row, pool)
-                pending = row
-                if row.id in self.on_host:
-                    self._settle(pending)
-                    pending = None
-            else:
-                self._take(row, pool)
+                pending = None
+            row, index = self.before.where.get(digest, (NOWHERE, 0))
+            if row.id not in self.row or index + 1 != len(row.hashes):
+                self.taken.append(Taken(row, pool, False, False, (), (), False))
+                continue
+            self._take(row, pool)
+            if pool == KV_HOST:
                 self._remove(row.id)
+            elif row.id in self.on_host:
+                self._settle(row)
+            else:
+                pending = row
         self._settle(pending)
 
     def _take(self, row: Row, pool: PoolName) -> None:
