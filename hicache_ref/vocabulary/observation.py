@@ -68,6 +68,12 @@ class Observation(Frozen):
     """Pages given up by their holder but still touched by a running copy or pass."""
 
     held_host: Pages = ()
+    queued_host: Pages = ()
+    """Host pages that were given up and wait for a poll to be free."""
+
+    prefetch_host: dict[str, Pages] = {}
+    """Host pages that prefetches have for what they read, by name of the prefetch."""
+
     events: tuple[Event, ...] | None = None
     """Events since the last observation; None where the implementation publishes none."""
 

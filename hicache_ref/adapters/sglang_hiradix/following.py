@@ -1,0 +1,73 @@
+"""What may be expected of a source tree, and which profiles its caches can follow."""
+
+from hicache_ref.adapters.sglang_hiradix.traits import Traits
+from hicache_ref.vocabulary.adapter import AdapterError, Description
+from hicache_ref.vocabulary.operations import OPERATION_TYPES
+from hicache_ref.vocabulary.profile import RULES, Profile, Rules
+
+NAME = "sglang-hiradix"
+
+OF_STORAGE = frozenset(
+    {"prefetch", "query_done", "read_done", "write_done", "progress", "abort", "attach", "detach", "clear_storage"}
+)
+"""Operations that need a storage backend."""
+
+KEPT_BY_CALLER: frozenset[str] = frozenset()
+"""Requirements that the caller keeps (allocation, forward passes, order of copies): a pass says nothing about upstream."""
+
+UNOBSERVABLE: dict[str, str] = {}
+"""Requirements that cannot be seen in any release, each with its reason."""
+
+NATIVE_HASH_UNSEEN = {"HC-HASH-01": "page hashes come from a compiled extension, which is replaced here"}
+
+CHOSEN_BY_PROFILE = frozenset({"write_policy", "write_through_threshold", "eviction", "slru_protected_threshold"})
+"""Rules that upstream can be set to; every other one is as the release has it."""
+
+PAGE_SIZES = (1, 2, 4)
+
+
+def describe(traits: Traits, version: str, *, storage: bool, events: bool) -> Description:
+    """What the tree's caches are and have."""
+    missing = {"copy_failed"}
+    if not storage:
+        missing |= OF_STORAGE
+    if not traits.attaches:
+        missing |= {"detach"}
+    if not hasattr(traits.cache, "release_aborted_request"):
+        missing |= {"abort"}
+    if not hasattr(traits.cache, "clear_storage_backend"):
+        missing |= {"clear_storage"}
+    return Description(
+        name=NAME,
+        version=version,
+        level="bytes",
+        profile=traits.preset,
+        operations=frozenset(OPERATION_TYPES) - missing,
+        invalid="undefined",
+        ours=KEPT_BY_CALLER,
+        unobservable=UNOBSERVABLE | (NATIVE_HASH_UNSEEN if traits.hashes_natively else {}),
+        evictions=traits.evictions,
+        page_sizes=PAGE_SIZES,
+        events=events,
+    )
+
+
+def expect_followable(profile: Profile, traits: Traits) -> None:
+    """The profile asks for nothing but what the release does. Raises AdapterError naming the first that it lacks."""
+    name = f"profile {profile.name}"
+    if not profile.enabled:
+        raise AdapterError(f"{name}: enabled is False, expected True: a disabled cache is never made")
+    if profile.draft:
+        raise AdapterError(f"{name}: draft is True, expected False: no draft pool is made")
+    if profile.bigram and not traits.has_bigrams:
+        raise AdapterError(f"{name}: bigram is True, expected False: this release has no bigram keys")
+    if profile.rules.eviction not in traits.evictions:
+        offered = ", ".join(sorted(traits.evictions))
+        raise AdapterError(f"{name}: eviction is {profile.rules.eviction}, expected one of {offered}")
+    fixed = RULES.get(traits.preset)
+    if fixed is None:
+        return
+    for rule in Rules.model_fields:
+        asked, theirs = getattr(profile.rules, rule), getattr(fixed, rule)
+        if rule not in CHOSEN_BY_PROFILE and asked != theirs:
+            raise AdapterError(f"{name}: rule {rule} is {asked!r}, expected {theirs!r} as in {traits.preset}")

@@ -1,0 +1,160 @@
+"""What can be seen of a cache after a step: its tree, pools, queues and bytes, read from its own objects."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from hicache_ref.adapters.sglang_hiradix.books import Fetch
+from hicache_ref.adapters.sglang_hiradix.pages import rows_of
+from hicache_ref.adapters.sglang_hiradix.storing import StoringCaller
+from hicache_ref.vocabulary.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from hicache_ref.vocabulary.ids import Pages
+from hicache_ref.vocabulary.keys import PageKey
+from hicache_ref.vocabulary.observation import LEVELS, Counts, IssuedCopy, Level, Observation, Segment
+
+
+class ObservedCaller(StoringCaller):
+    """A caller that shows the cache. Pages are told by identity: one with two owners is listed with both."""
+
+    def observe(self, level: Level) -> Observation:
+        """Sizes at `counts`; owners at `pages`; locks at `tree`; contents at `bytes`."""
+        engine, depth = self.engine, LEVELS.index(level)
+        size = engine.page_size
+        free_device, free_host = tuple(engine.free_device()), tuple(engine.free_host())
+        counts = Counts(
+            free_device=len(free_device), free_host=len(free_host),
+            evictable=int(engine.cache.evictable_size()) // size, protected=int(engine.cache.protected_size()) // size,
+        )  # fmt: skip
+        if not depth:
+            return Observation(level=level, counts=counts, copies=self._issued(), events=self._events())
+        segments = tuple(self._segments(shows_locks=depth > 1))
+        prefetch = {name: self._pages_of(fetch) for name, fetch in self.books.fetches.items()}
+        requests = {rid: request.pages for rid, request in self.books.requests.items()}
+        observation = Observation(
+            level=level, counts=counts, free_device=free_device, free_host=free_host, segments=segments,
+            requests=requests, copies=self._issued(), held_device=tuple(sorted(self.books.held)),
+            queued_host=self._queued(), prefetch_host={name: pages for name, pages in prefetch.items() if pages},
+            events=self._events(),
+        )  # fmt: skip
+        return observation if depth < LEVELS.index("bytes") else self._with_contents(observation)
+
+    # -- tree -------------------------------------------------------------------------------------------------------
+
+    def _segments(self, *, shows_locks: bool) -> Iterator[Segment]:
+        """Every node but the root, parents first."""
+        engine = self.engine
+        count = 0
+        waiting = [(child, -1) for child in engine.cache.root_node.children.values()]
+        while waiting:
+            node, parent = waiting.pop()
+            value, host_value = node.value, node.host_value
+            yield _segment(
+                parent, engine.tokens_of_node(node), engine.extra_of_node(node),
+                None if value is None else engine.device_slots.pages(value),
+                None if host_value is None else engine.host_slots.pages(host_value),
+                node.lock_ref > 0 if shows_locks else None,
+            )  # fmt: skip
+            waiting += [(child, count) for child in node.children.values()]
+            count += 1
+
+    # -- storage ----------------------------------------------------------------------------------------------------
+
+    def _pages_of(self, fetch: Fetch) -> Pages:
+        """The host pages that are the operation's: what it has, less what was handed on.
+
+        Its I/O over, an open one keeps what was read, since up to 0.5.16 the worker has queued the rest. A closed one
+        keeps what was not read until its end is applied.
+        """
+        operation = fetch.operation
+        if operation.host_indices is None:
+            return ()
+        pages = self.engine.host_slots.pages(operation.host_indices)
+        done = operation.completed_tokens // self.engine.page_size
+        queues_rest = not self.engine.traits.acknowledges_batches
+        if fetch.stage == "answered" and self.engine.traits.allocates_before:
+            return ()
+        if fetch.stage == "ended" and queues_rest:
+            return pages[:done] if self.is_open(fetch) else ()
+        return pages if self.is_open(fetch) else pages[done:]
+
+    def _queued(self) -> Pages:
+        queue = getattr(self.engine.controller, "host_mem_release_queue", None)
+        if queue is None:
+            return ()
+        return tuple(page for item in queue.queue for page in self.engine.host_slots.pages(item))
+
+    # -- news -------------------------------------------------------------------------------------------------------
+
+    def _issued(self) -> tuple[IssuedCopy, ...]:
+        issued = tuple(self.books.issued)
+        self.books.issued.clear()
+        return issued
+
+    def _events(self) -> tuple[Event, ...] | None:
+        if not self.engine.publishes:
+            return None
+        cache = self.engine.cache
+        taken = cache.kv_events.take() if hasattr(cache, "kv_events") else cache.take_events()
+        return tuple(event for each in taken for event in _one_a_page(each))
+
+    # -- bytes ------------------------------------------------------------------------------------------------------
+
+    def _with_contents(self, observation: Observation) -> Observation:
+        """The observation and what each page that anybody holds was found to hold."""
+        engine = self.engine
+        device, host = rows_of(engine.device_buffers()), rows_of(engine.host_buffers())
+        contents: dict[str, str] = {}
+        for tier, rows, offset, pages in (
+            ("device", device, engine.device_slots.offset, _held_device(observation)),
+            ("host", host, engine.host_slots.offset, _held_host(observation)),
+        ):
+            for page in pages:
+                held = self.stamps.held(rows, page + offset)
+                if held is not None:
+                    contents[f"{tier}:{page}"] = held
+        return observation.model_copy(update={"contents": contents})
+
+
+@lru_cache(maxsize=1 << 14)
+def _segment(
+    parent: int,
+    tokens: tuple[int, ...],
+    extra: str | None,
+    device: Pages | None,
+    host: Pages | None,
+    locked: bool | None,
+) -> Segment:
+    """The node as a record. Most are as they were a step before, and making one costs more than finding it."""
+    return Segment(parent=parent, tokens=tokens, extra=extra, device=device, host=host, locked=locked)
+
+
+def _held_device(observation: Observation) -> set[int]:
+    held = {page for segment in observation.segments for page in segment.device or ()}
+    return held | {page for pages in observation.requests.values() for page in pages}
+
+
+def _held_host(observation: Observation) -> set[int]:
+    held = {page for segment in observation.segments for page in segment.host or ()}
+    return held | {page for pages in observation.prefetch_host.values() for page in pages}
+
+
+def _one_a_page(event: Any) -> Iterator[Event]:
+    """Upstream's event, cut into its pages."""
+    kind = type(event).__name__
+    if kind == "AllBlocksCleared":
+        yield AllBlocksCleared()
+    elif kind == "BlockRemoved":
+        yield from (BlockRemoved(block_hash=each, medium=event.medium) for each in event.block_hashes)
+    else:
+        parent, size = event.parent_block_hash, event.block_size
+        for index, digest in enumerate(event.block_hashes):
+            page = _page(event.token_ids[index * size : (index + 1) * size])
+            yield BlockStored(block_hash=digest, parent_block_hash=parent, token_ids=page, medium=event.medium)
+            parent = digest
+
+
+def _page(units: list[Any]) -> PageKey:
+    """The page's tokens; a unit is a token or, in bigram mode, a pair that shares one with the next."""
+    if units and isinstance(units[0], tuple):
+        return (*(pair[0] for pair in units), units[-1][1])
+    return tuple(units)

@@ -1,0 +1,24 @@
+"""What the process of an adapter is told when it starts."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Setup(BaseModel):
+    """What the process is to hold."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    root: str
+    """The folder that `sglang` is in."""
+
+    version: str
+    """The release, empty where a source tree is to say what it is like."""
+
+    storage: bool = True
+    events: bool | None = None
+    """None: where they name tiers."""
+
+    controller: str | None = None
+    preload: str | None = None
+    batch: int | None = None
+    reset_anytime: bool = False

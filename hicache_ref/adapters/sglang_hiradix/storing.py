@@ -1,0 +1,283 @@
+"""The caller's operations of storage, of polling, and of storage that comes and goes."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from hicache_ref.adapters.sglang_hiradix.books import Copy, Fetch
+from hicache_ref.adapters.sglang_hiradix.caller import Caller
+from hicache_ref.adapters.sglang_hiradix.stepper import StepQueue, StepThread
+from hicache_ref.adapters.sglang_hiradix.workers import QUERIES, READS, WRITES
+from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.outcomes import Done, Invalid, Polled, Prefetching, Progressed, Refused
+
+_BACKENDS = {"files": "file"}
+"""The vocabulary's names of backends -> upstream's."""
+
+_MILLISECONDS = 1000
+
+
+class StoringCaller(Caller):
+    """A caller that also knows storage."""
+
+    # -- prefetch ---------------------------------------------------------------------------------------------------
+
+    def on_prefetch(self, op: ops.Prefetch) -> Prefetching | Refused:
+        """The cache has been asked as the scheduler asks it: only from a node that is on host (upstream: _prefetch_kvcache)."""
+        cache, size = self.engine.cache, self.engine.page_size
+        if not cache.enable_storage:
+            return Refused(why="no storage")
+        if op.rid in cache.ongoing_prefetch:
+            return Refused(why="a prefetch of this request is open")
+        matched, node, _ = self.look(op.key)
+        asked = self.engine.page_count(op.key) - matched
+        if asked <= 0 or node.host_value is None:
+            return Refused(why="nothing to ask for, or the anchor has no host copy")
+        if asked * size < cache.prefetch_threshold or self.engine.controller.prefetch_rate_limited():
+            return Refused(why="below threshold, or rate limited")
+        anchor = self.engine.match(op.key).last_host_node
+        before = set(self.books.fetches)
+        self.watch.fetching = (op.rid, op.key, asked)
+        try:
+            self.engine.prefetch(op.rid, anchor, op.key, matched * size)
+        finally:
+            self.watch.fetching = None
+        for name in self.books.fetches.keys() - before:
+            fetch = self.books.fetches[name]
+            fetch.operation.start_time = op.now / _MILLISECONDS
+            fetch.asked = len(fetch.operation.token_ids) // size
+            self.workers.go_on()
+            return Prefetching(id=name, pages=fetch.asked)
+        return Refused(why="host full")
+
+    def on_query_done(self, op: ops.QueryDone) -> Done | Refused | Invalid:
+        """The thread has its answer, and has done with it what it does."""
+        fetch = self.books.fetches.get(op.id)
+        if fetch is None or fetch.stage != "queued":
+            return Invalid(why=f"no open query {op.id}")
+        if not 0 <= op.hits <= fetch.asked:
+            return Invalid(why=f"the query of {op.id} asks for {fetch.asked} pages")
+        no = self.workers.obstacle(QUERIES, fetch.operation)
+        if no is not None:
+            return no
+        self.workers.query(fetch, op.hits, op.raised)
+        self.workers.go_on()
+        return Done()
+
+    def on_read_done(self, op: ops.ReadDone) -> Done | Refused | Invalid:
+        """The thread has read a batch so far, and has done with it what it does."""
+        fetch = self.books.fetches.get(op.id)
+        if fetch is None or fetch.stage != "reading" or op.pages < 0:
+            return Invalid(why=f"no running read {op.id}")
+        no = self.workers.obstacle(READS, fetch.operation) or self.workers.read(fetch, op.pages, op.raised)
+        if no is not None:
+            return no
+        self.workers.go_on()
+        return Done()
+
+    def on_write_done(self, op: ops.WriteDone) -> Done | Refused | Invalid:
+        """The thread has stored a batch so far, and has done with it what it does."""
+        backup = self.books.backups.get(op.id)
+        if backup is None or backup in self.books.written or op.pages < 0:
+            return Invalid(why=f"no running write {op.id}")
+        no = self.workers.obstacle(WRITES, backup.operation) or self.workers.write(backup, op.pages, op.raised)
+        if no is not None:
+            return no
+        self.workers.go_on()
+        return Done()
+
+    def on_progress(self, op: ops.Progress) -> Progressed:
+        """What the cache says; and what it counted as loaded, once."""
+        cache = self.engine.cache
+        self.watch.inserted = None
+        done = self.engine.progress(op.rid, op.now / _MILLISECONDS)
+        self._forget_closed()
+        if not done:
+            return Progressed(done=False)
+        if hasattr(cache, "pop_prefetch_loaded_tokens"):
+            loaded = int(cache.pop_prefetch_loaded_tokens(self.engine.handle(op.rid)))
+        else:
+            length, known = self.watch.inserted or (0, 0)
+            loaded = length - known
+        return Progressed(done=True, loaded=loaded // self.engine.page_size)
+
+    def on_abort(self, op: ops.Abort) -> Done:
+        """The cache waits for this request no more."""
+        self.engine.cache.release_aborted_request(self.engine.handle(op.rid))
+        self._forget_closed()
+        return Done()
+
+    def is_open(self, fetch: Fetch) -> bool:
+        """Whether the scheduler still waits for this very operation."""
+        entry = self.engine.cache.ongoing_prefetch.get(fetch.rid)
+        return entry is not None and entry[-1] is fetch.operation
+
+    def _forget_closed(self) -> None:
+        """Fetches that have ended, of which nothing waits for a poll, and for which nobody waits, are off the books."""
+        waiting = {id(fetch) for fetch, _ in self.books.reads}
+        for name, fetch in list(self.books.fetches.items()):
+            if fetch.stage == "ended" and id(fetch) not in waiting and not self.is_open(fetch):
+                del self.books.fetches[name]
+
+    # -- polling ----------------------------------------------------------------------------------------------------
+
+    def on_poll(self, op: ops.Poll) -> Polled:
+        """The cache has looked for events and found as many as were agreed on, of each kind that it counts apart."""
+        books = self.books
+        backups, loads = self._leading("host", op.backups), self._leading("device", op.loads)
+        answered, reads, written = books.answered[: op.answers], books.reads[: op.reads], books.written[: op.writes]
+        open_before = {fetch.name for fetch in books.fetches.values() if self.is_open(fetch)}
+        for copy in (*backups.values(), *loads.values()):
+            copy.ack.finish_event.is_pending = False
+        shown = self._agree(answered, sum(acks for _, acks in reads), len(written), op.releases)
+        try:
+            self.engine.cache.check_hicache_events()
+        finally:
+            for queue in shown:
+                queue.shown = None
+        for name in (*backups, *loads):
+            books.copies.pop(name, None)
+        del books.answered[: op.answers], books.reads[: op.reads], books.written[: op.writes]
+        revoked = self._apply_answers(answered, open_before)
+        committed = [f.name for f, _ in reads if f.name in open_before and not self.is_open(f)]
+        for backup in written:
+            del books.backups[backup.name]
+        self._forget_closed()
+        self.workers.go_on()
+        return Polled(
+            backups=tuple(backups), loads=tuple(loads), answers=tuple(f.name for f in answered),
+            revoked=tuple(revoked), reads=tuple(f.name for f, _ in reads), committed=tuple(dict.fromkeys(committed)),
+            writes=tuple(backup.name for backup in written), releases=self._released,
+        )  # fmt: skip
+
+    def _leading(self, to: str, agreed: int) -> dict[str, Copy]:
+        """The ended copies in this direction that no running one precedes, as many as were agreed on."""
+        found: dict[str, Copy] = {}
+        for name, copy in self.books.copies.items():
+            if copy.to != to:
+                continue
+            if not copy.ended or len(found) == agreed:
+                break
+            found[name] = copy
+        return found
+
+    def _agree(self, answered: list[Fetch], acks: int, backups: int, releases: int) -> list[StepQueue]:
+        """Each queue of the controller shows what was agreed on; returns these queues."""
+        controller = self.engine.controller
+        hits = getattr(controller, "prefetch_hit_queue", None)
+        with_hits = sum(hits is not None and fetch.operation in hits.queue for fetch in answered)
+        items, self._released = self._items_of(releases)
+        agreed = {
+            "prefetch_hit_queue": with_hits, "prefetch_revoke_queue": len(answered) - with_hits,
+            "ack_prefetch_queue": acks, "ack_backup_queue": backups, "host_mem_release_queue": items,
+        }  # fmt: skip
+        shown = []
+        for name, count in agreed.items():
+            queue = getattr(controller, name, None)
+            if isinstance(queue, StepQueue):
+                queue.shown = count
+                shown.append(queue)
+        return shown
+
+    def _items_of(self, pages: int) -> tuple[int, int]:
+        """How many items at the head of the release queue are `pages` pages or all there are, and how many these are."""
+        queue = getattr(self.engine.controller, "host_mem_release_queue", None)
+        items = released = 0
+        for item in queue.queue if queue is not None else ():
+            count = int(item.numel()) // self.engine.page_size
+            if released + count > pages:
+                break
+            items, released = items + 1, released + count
+        return items, released
+
+    def _apply_answers(self, answered: Iterable[Fetch], open_before: set[str]) -> list[str]:
+        """Fetches whose answer was applied read now, or are off the books; returns those that lost their request."""
+        revoked = []
+        buffered = getattr(self.engine.controller, "prefetch_buffer", None)
+        for fetch in answered:
+            if buffered is not None and fetch.operation in buffered.queue:
+                fetch.stage = "reading"
+                continue
+            del self.books.fetches[fetch.name]
+            if fetch.name in open_before:
+                revoked.append(fetch.name)
+        return revoked
+
+    # -- lifecycle --------------------------------------------------------------------------------------------------
+
+    def on_set_write_policy(self, op: ops.SetWritePolicy) -> Done:
+        """The controller follows the policy, by the two assignments with which an attach changes it."""
+        self.engine.controller.write_policy = op.policy
+        self.engine.cache.write_through_threshold = self.engine.profile.rules.hits_before_backup(op.policy)
+        return Done()
+
+    def on_attach(self, op: ops.Attach) -> Done | Refused:
+        """Storage is attached; where a release cannot at run time, the cache is new and has it from the start."""
+        backend = _BACKENDS.get(op.backend, op.backend)
+        if self.engine.traits.attaches:
+            no = self.engine.attach(backend, op.settings)
+            self.workers.go_on()
+            return Done() if no is None else Refused(why=no)
+        if backend != "file" or self._was_used():
+            return Refused(why="this release has storage from the start or never")
+        StepThread.give_up_all()
+        self.engine.make(op.settings)
+        self.start_afresh()
+        return Done()
+
+    def _was_used(self) -> bool:
+        """Whether anything would be lost if the cache were made anew."""
+        empty = not self.engine.cache.root_node.children and not self.books.requests and not self.books.receipts
+        return not empty or bool(self.books.pending()) or self.engine.cache.enable_storage
+
+    def on_detach(self, op: ops.Detach) -> Done | Refused:
+        """No storage is attached. Upstream's scheduler waits until nothing of it runs, and so does this."""
+        self._close_all()
+        waiting = self._reading_or_writing()
+        if waiting:
+            return Refused(why="work in flight", wait_for=waiting)
+        no = self.engine.detach()
+        if no is not None:
+            return Refused(why=no)
+        self._forget_storage()
+        return Done()
+
+    def _close_all(self) -> None:
+        for fetch in list(self.books.fetches.values()):
+            if self.is_open(fetch):
+                self.on_abort(ops.Abort(rid=fetch.rid))
+
+    def _reading_or_writing(self) -> tuple[str, ...]:
+        reading = [name for name, fetch in self.books.fetches.items() if fetch.stage in ("reading", "dead")]
+        writing = [name for name, backup in self.books.backups.items() if backup not in self.books.written]
+        return tuple(sorted([*reading, *writing]))
+
+    def _forget_storage(self) -> None:
+        for kept in (self.books.fetches, self.books.backups):
+            kept.clear()
+        for waiting in (self.books.answered, self.books.reads, self.books.written):
+            waiting.clear()
+
+    def on_clear_storage(self, op: ops.ClearStorage) -> Done | Refused | Invalid:
+        """The backend has been told to forget everything."""
+        if not self.engine.cache.enable_storage:
+            return Invalid(why="no storage is attached")
+        return Done() if self.engine.cache.clear_storage_backend() else Refused(why="the backend cannot")
+
+    def on_reset(self, op: ops.Reset) -> Done | Refused:
+        """Cache and pools are as new, unless something runs: upstream's scheduler flushes only when it is idle."""
+        if self.engine.cache.enable_storage and not self.resets_anytime:
+            self._close_all()
+        pending = self._reading_or_writing() if self.engine.cache.enable_storage else ()
+        busy = (*(name for name in self.books.pending() if name[0] in "hdf"), *pending)
+        if busy and not self.resets_anytime:
+            return Refused(why="work in flight", wait_for=tuple(sorted(busy)))
+        self.engine.reset()
+        self.books.__init__()  # type: ignore[misc]
+        self.engine.controller.write_policy = self.engine.profile.rules.write_policy
+        self.workers.go_on()
+        return Done()
+
+    resets_anytime = False
+    """Whether a reset happens although something runs, which no scheduler does."""
+
+    _released: Any = 0
