@@ -3,7 +3,7 @@
 Nothing here decides. Copies, fetches and backups are noted where the cache itself makes them, at its own calls.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
+from hicache_ref.adapters.sglang_hiradix.stepper import StepThread
 from hicache_ref.vocabulary.ids import Pages, ReceiptId, RequestId, TicketId
 from hicache_ref.vocabulary.keys import Key, handle
 from hicache_ref.vocabulary.observation import IssuedCopy
@@ -20,11 +21,16 @@ Stage = Literal["queued", "answered", "reading", "ended", "dead"]
 
 @dataclass(slots=True)
 class Copy:
-    """A copy that was submitted; `ack` is upstream's (start event, finish event, node ids)."""
+    """A copy that was submitted; `ack` is upstream's, with a finish event, or a node id where a thread copies."""
 
     to: Literal["host", "device"]
     ack: Any
     ended: bool = False
+
+    @property
+    def event(self) -> Any:
+        """What says that it has ended; None where its acknowledgement waits in a queue."""
+        return getattr(self.ack, "finish_event", None)
 
 
 @dataclass(slots=True)
@@ -116,12 +122,16 @@ class Watch:
         self._wrap(cache, "write_backup_storage", self._write_backup_storage)
         self._wrap(cache, "_insert_helper_host", self._insert_host)
         self._wrap(controller, "prefetch", self._prefetch)
-        self._wrap(controller, "start_writing", self._start_writing)
-        self._wrap(controller, "start_loading", self._start_loading)
+        if engine.traits.copies_in_threads:
+            self._wrap(controller, "write", self._write_in_thread)
+            self._wrap(cache, "ready_to_load_host_cache", self._load_in_thread)
+        else:
+            self._wrap(controller, "start_writing", self._start_writing)
+            self._wrap(controller, "start_loading", self._start_loading)
+            self._wrap(controller.layer_done_counter, "update_producer", self._next_in_ring)
         self._wrap(host, "backup_from_device_all_layer", self._to_host)
         self._wrap(host, "load_to_device_per_layer", self._to_device)
         self._wrap(engine.allocator, "free", self._free)
-        self._wrap(controller.layer_done_counter, "update_producer", self._next_in_ring)
 
     @staticmethod
     def _wrap(owner: Any, name: str, watcher: Any) -> None:
@@ -160,26 +170,52 @@ class Watch:
         self._note("device", self.engine.controller.ack_load_queue, self.loading)
         return done
 
-    def _note(self, to: Literal["host", "device"], acks: list[Any], node: Any) -> None:
+    def _write_in_thread(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """The thread has copied at once; whether the scheduler knows is a matter of its queue."""
+        done = original(*args, **kwargs)
+        self._step_all("write_thread_func_direct")
+        self._note("host", self.engine.controller.ack_write_queue.queue, self._writing)
+        return done
+
+    def _load_in_thread(self, original: Any) -> Any:
+        done = original()
+        self._step_all("load_thread_func_layer_by_layer")
+        self._note("device", self.engine.controller.ack_load_queue.queue, self.loading)
+        return done
+
+    def _step_all(self, name: str) -> None:
+        for thread in list(StepThread.living):
+            if thread.name == name and thread.owner is self.engine.controller and thread.is_alive():
+                thread.step()
+
+    def _note(self, to: Literal["host", "device"], acks: Sequence[Any], node: Any) -> None:
         """The copy that was just submitted has its name; in a step that blocks it may lose that again."""
         moved, self._moved = self._moved, None
         if moved is None:
             return
-        acks[-1].finish_event.work, self._work = self._work, []
+        work, self._work = self._work, []
         name = handle("h" if to == "host" else "d", self.engine.key_of_node(node), self.books.copies)
-        self.books.copies[name] = Copy(to, acks[-1])
+        copy = self.books.copies[name] = Copy(to, acks[-1])
+        if copy.event is not None:
+            copy.event.work = work
+        else:
+            for each in work:
+                each()
         self.books.issued.append(moved.model_copy(update={"ticket": name}))
 
     def settle(self) -> None:
         """Copies that a step itself waited for have ended in it: they have no ticket."""
-        controller = self.engine.controller
-        left = {id(ack) for queue in (controller.ack_write_queue, controller.ack_load_queue) for ack in queue}
-        gone = {name for name, copy in self.books.copies.items() if id(copy.ack) not in left}
+        left = {"host": self._acks("ack_write_queue"), "device": self._acks("ack_load_queue")}
+        gone = {name for name, copy in self.books.copies.items() if id(copy.ack) not in left[copy.to]}
         for name in gone:
             del self.books.copies[name]
         for index, issued in enumerate(self.books.issued):
             if issued.ticket in gone:
                 self.books.issued[index] = issued.model_copy(update={"ticket": None})
+
+    def _acks(self, name: str) -> set[int]:
+        queue = getattr(self.engine.controller, name)
+        return {id(ack) for ack in getattr(queue, "queue", queue)}
 
     def _next_in_ring(self, original: Any) -> Any:
         """The ring of layer events has room. Upstream's has three, and forward passes wait before a fourth is asked."""

@@ -62,7 +62,8 @@ class Caller:
         """
         engine, size = self.engine, self.engine.page_size
         pages = pages_of(key.tokens, size, engine.profile.bigram)
-        node, at, resident = engine.cache.root_node, 0, []
+        node, at = engine.cache.root_node, 0
+        resident: list[int] = []
         while at < len(pages):
             below = self._child(node, pages[at], key.extra)
             if below is None:
@@ -207,7 +208,7 @@ class Caller:
         return Done()
 
     def on_insert(self, op: ops.Insert) -> Inserted | Invalid:
-        """The cache has taken the request's pages, but for duplicates, which are free (upstream: cache_finished_req)."""
+        """The cache has taken the pages, but for duplicates, which are free (upstream: cache_finished_req)."""
         request = self.books.requests.get(op.rid)
         if request is None or request.key is None:
             return Invalid(why=f"no request {op.rid} whose pages are written")
@@ -279,7 +280,8 @@ class Caller:
         if copy is None or copy.ended:
             return Invalid(why=f"no running copy {op.ticket}")
         copy.ended = True
-        copy.ack.finish_event.do_work()
+        if copy.event is not None:
+            copy.event.do_work()
         return Done()
 
     # -- lifecycle --------------------------------------------------------------------------------------------------

@@ -11,10 +11,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from hicache_ref.adapters.serving import serve
 from hicache_ref.adapters.sglang_hiradix import importing, substitutes
 from hicache_ref.adapters.sglang_hiradix.engine import Clock, Engine
-from hicache_ref.adapters.sglang_hiradix.fitting import fit
+from hicache_ref.adapters.sglang_hiradix.fitting import fit, set_batch
 from hicache_ref.adapters.sglang_hiradix.following import describe, expect_followable
 from hicache_ref.adapters.sglang_hiradix.observe import ObservedCaller
 from hicache_ref.adapters.sglang_hiradix.pages import Stamps
@@ -45,6 +47,8 @@ class SglangHiRadix:
         """The tree's, its modules imported and fitted. Raises AdapterError where one cannot be imported."""
         if self._traits is None:
             setup = self.setup
+            # Copies of a few pages gain nothing from threads, and the other process wants the cores.
+            torch.set_num_threads(1)
             substitutes.replace_cuda()
             substitutes.replace_numpy()
             importing.import_from(
@@ -83,9 +87,7 @@ class SglangHiRadix:
         if self.setup.batch is not None:
             sizes = profile.sizes.model_copy(update={"storage_batch": self.setup.batch})
             profile = profile.model_copy(update={"sizes": sizes})
-        for module in (traits.controller, traits.storage):
-            if hasattr(module, "STORAGE_BATCH_SIZE"):
-                module.STORAGE_BATCH_SIZE = profile.sizes.storage_batch
+        set_batch(traits, profile.sizes.storage_batch)
         StepThread.give_up_all()
         for file in Path(self._folder).iterdir():
             file.unlink()

@@ -6,6 +6,7 @@ import os
 import types
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -42,9 +43,14 @@ class Clock(types.ModuleType):
     perf_counter = time = monotonic
 
 
+@lru_cache(maxsize=256)
+def _parameters(function: Any) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
+
+
 def accepted(function: Any, **given: Any) -> Any:
     """The function called with those of the keywords that it knows."""
-    known = inspect.signature(function).parameters
+    known = _parameters(getattr(function, "__func__", function))
     return function(**{name: value for name, value in given.items() if name in known})
 
 
@@ -133,7 +139,7 @@ class Engine:
         """What a release has no setting for is as the profile says, as far as it is a number of upstream's own."""
         cache, sizes, rules = self.cache, self.profile.sizes, self.profile.rules
         cache.load_back_threshold = sizes.load_back_threshold
-        strategy = getattr(cache, "eviction_strategy", None)
+        strategy: Any = getattr(cache, "eviction_strategy", None)
         if hasattr(strategy, "protected_threshold"):
             strategy.protected_threshold = rules.slru_protected_threshold
         if rules.write_through_threshold is not None:
@@ -191,8 +197,13 @@ class Engine:
 
     def _request(self, name: str, **given: Any) -> Any:
         """Upstream's parameter object of this name, None where the release takes plain arguments."""
-        kind = found((f"{_CACHE}.base_prefix_cache",), name)
+        kind = self._kind(name)
         return None if kind is None else accepted(kind, **given)
+
+    @staticmethod
+    @lru_cache(maxsize=16)
+    def _kind(name: str) -> Any:
+        return found((f"{_CACHE}.base_prefix_cache",), name)
 
     def match(self, key: Key) -> Any:
         """What match_prefix returns."""
@@ -215,7 +226,7 @@ class Engine:
 
     def handle(self, rid: str) -> Any:
         """The request as this release names it."""
-        kind = found((f"{_CACHE}.base_prefix_cache",), "CacheRequestHandle")
+        kind = self._kind("CacheRequestHandle")
         return rid if kind is None else kind(rid, 0)
 
     def prefetch(self, rid: str, anchor: Any, key: Key, start: int) -> None:
@@ -223,7 +234,7 @@ class Engine:
         given: dict[str, Any] = {"extra_key": key.extra}
         if getattr(self.cache, "hicache_storage_pass_prefix_keys", False):
             given["prefix_keys"] = list(anchor.get_prefix_hash_values(anchor))
-        known = inspect.signature(self.cache.prefetch_from_storage).parameters
+        known = _parameters(self.traits.cache.prefetch_from_storage)
         self.cache.prefetch_from_storage(
             self.handle(rid), anchor, self.tokens(key.tokens[start:]), anchor.get_last_hash_value(),
             **{name: value for name, value in given.items() if name in known},

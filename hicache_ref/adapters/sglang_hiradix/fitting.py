@@ -18,8 +18,8 @@ def fit(traits: Traits, clock: Clock, missing: Callable[[Any, str], None]) -> No
 
     `missing(backend, hash)` is called for a page that storage is to have and has not.
     """
-    traits.controller.threading = THREADING
-    traits.controller.Queue = StepQueue
+    traits.controller.threading = traits.hiradix.threading = THREADING
+    traits.controller.Queue = traits.controller.PriorityQueue = StepQueue
     traits.hiradix.time = traits.radix.time = clock
     # Each cache would be kept, and detached, until the process ends.
     traits.hiradix.atexit = Bag(lambda *_: None)
@@ -32,6 +32,26 @@ def fit(traits: Traits, clock: Clock, missing: Callable[[Any, str], None]) -> No
         native._load_native_hash_module = lambda: NativeHash
     _step_storage(traits.storage.HiCacheFile, missing)
     _shrink_host_pools()
+
+
+def set_batch(traits: Traits, pages: int) -> None:
+    """One batch of storage is `pages` pages in every cache made from now on."""
+    for module in (traits.controller, traits.storage):
+        if hasattr(module, "STORAGE_BATCH_SIZE"):
+            module.STORAGE_BATCH_SIZE = pages
+    if traits.copies_in_threads:
+        for name in ("_page_transfer", "_page_backup"):
+            _replace_literal(getattr(traits.controller.HiCacheController, name), pages)
+
+
+_LITERAL_BATCH = 8
+
+
+def _replace_literal(function: Any, pages: int) -> None:
+    """Where the batch is a literal in a function (0.5.1), that constant is another."""
+    original = vars(function).setdefault("original_code", function.__code__)
+    constants = tuple(pages if each == _LITERAL_BATCH else each for each in original.co_consts)
+    function.__code__ = original.replace(co_consts=constants)
 
 
 def _loaded(name: str) -> Any:

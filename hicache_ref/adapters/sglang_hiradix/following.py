@@ -13,7 +13,7 @@ OF_STORAGE = frozenset(
 """Operations that need a storage backend."""
 
 KEPT_BY_CALLER: frozenset[str] = frozenset()
-"""Requirements that the caller keeps (allocation, forward passes, order of copies): a pass says nothing about upstream."""
+"""Requirements that the caller keeps (allocation, forward passes): a pass says nothing about upstream."""
 
 UNOBSERVABLE: dict[str, str] = {}
 """Requirements that cannot be seen in any release, each with its reason."""

@@ -71,6 +71,8 @@ class ObservedCaller(StoringCaller):
         pages = self.engine.host_slots.pages(operation.host_indices)
         done = operation.completed_tokens // self.engine.page_size
         queues_rest = not self.engine.traits.acknowledges_batches
+        if fetch.stage == "dead" and not self.is_open(fetch):
+            return ()
         if fetch.stage == "answered" and self.engine.traits.allocates_before:
             return ()
         if fetch.stage == "ended" and queues_rest:

@@ -23,7 +23,7 @@ class Gone(BaseException):
 
 
 class At(NamedTuple):
-    """Where a thread stands: `start`, `get` (of `queue`), `call` or `back` (of backend method `name`), or `end`."""
+    """Where a thread stands: `start`, `get` (of `queue`), `wait`, `call` or `back` (of method `name`), or `end`."""
 
     kind: str
     queue: "StepQueue | None" = None
@@ -130,8 +130,8 @@ class StepThread:
             raise WouldBlock(f"join of {self.name}")
 
     def is_idle(self) -> bool:
-        """Whether it waits at an empty queue."""
-        return self.at.kind == "get" and self.at.queue is not None and not self.at.queue.queue
+        """Whether it waits at an empty queue, or for an event."""
+        return self.at.kind == "wait" or (self.at.queue is not None and not self.at.queue.queue)
 
     @classmethod
     def give_up_all(cls) -> None:
@@ -145,7 +145,10 @@ class StepThread:
 
 
 class StepQueue(queue.Queue[Any]):
-    """Stands for queue.Queue. `shown` is how many of its items a scheduler is told of; None: all."""
+    """Stands for queue.Queue, and for a PriorityQueue of things that are ranked by when they were made.
+
+    `shown` is how many items a scheduler can still take; None: all there are.
+    """
 
     shown: int | None = None
 
@@ -153,8 +156,10 @@ class StepQueue(queue.Queue[Any]):
         """The next item. In a thread it stops first, and raises Empty if it is stepped while there is none."""
         thread = StepThread.running
         if thread is None:
-            if not self.queue:
+            if self.empty():
                 raise queue.Empty if not block or timeout is not None else WouldBlock("get of an empty queue")
+            if self.shown is not None:
+                self.shown -= 1
             return self.queue.popleft()
         while True:
             thread.holding = None
@@ -178,23 +183,35 @@ class StepQueue(queue.Queue[Any]):
         return self.get(False)
 
     def qsize(self) -> int:
-        """How many items there are to take, no more than `shown`."""
+        """How many items there are to take."""
         return len(self.queue) if self.shown is None else min(len(self.queue), self.shown)
 
     def empty(self) -> bool:
         """Whether there is none to take."""
-        return not self.queue
+        return not self.qsize()
+
+
+class StepEvent(threading.Event):
+    """Stands for threading.Event: a thread that waits for it stops, and looks when it is stepped."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether it is set."""
+        thread = StepThread.running
+        if thread is None:
+            return super().wait(timeout)
+        thread.pause(At("wait"))
+        return self.is_set()
 
 
 class _Threading(types.ModuleType):
-    Thread = StepThread
+    Thread, Event = StepThread, StepEvent
 
     def __getattr__(self, name: str) -> Any:
         return getattr(threading, name)
 
 
 THREADING = _Threading("threading")
-"""The module threading, but for its Thread."""
+"""The module threading, but for its Thread and Event."""
 
 
 def stopping(method: Callable[..., Any], name: str, obey: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,7 +22,7 @@ class StoringCaller(Caller):
     # -- prefetch ---------------------------------------------------------------------------------------------------
 
     def on_prefetch(self, op: ops.Prefetch) -> Prefetching | Refused:
-        """The cache has been asked as the scheduler asks it: only from a node that is on host (upstream: _prefetch_kvcache)."""
+        """The cache has been asked as a scheduler asks: from a node on host (upstream: _prefetch_kvcache)."""
         cache, size = self.engine.cache, self.engine.page_size
         if not cache.enable_storage:
             return Refused(why="no storage")
@@ -32,7 +32,8 @@ class StoringCaller(Caller):
         asked = self.engine.page_count(op.key) - matched
         if asked <= 0 or node.host_value is None:
             return Refused(why="nothing to ask for, or the anchor has no host copy")
-        if asked * size < cache.prefetch_threshold or self.engine.controller.prefetch_rate_limited():
+        limited = getattr(self.engine.controller, "prefetch_rate_limited", None)
+        if asked * size < cache.prefetch_threshold or (limited is not None and limited()):
             return Refused(why="below threshold, or rate limited")
         anchor = self.engine.match(op.key).last_host_node
         before = set(self.books.fetches)
@@ -112,10 +113,10 @@ class StoringCaller(Caller):
         return entry is not None and entry[-1] is fetch.operation
 
     def _forget_closed(self) -> None:
-        """Fetches that have ended, of which nothing waits for a poll, and for which nobody waits, are off the books."""
+        """Fetches whose I/O is over are off the books, if nothing of them waits for a poll and nobody for them."""
         waiting = {id(fetch) for fetch, _ in self.books.reads}
         for name, fetch in list(self.books.fetches.items()):
-            if fetch.stage == "ended" and id(fetch) not in waiting and not self.is_open(fetch):
+            if fetch.stage in ("ended", "dead") and id(fetch) not in waiting and not self.is_open(fetch):
                 del self.books.fetches[name]
 
     # -- polling ----------------------------------------------------------------------------------------------------
@@ -127,8 +128,11 @@ class StoringCaller(Caller):
         answered, reads, written = books.answered[: op.answers], books.reads[: op.reads], books.written[: op.writes]
         open_before = {fetch.name for fetch in books.fetches.values() if self.is_open(fetch)}
         for copy in (*backups.values(), *loads.values()):
-            copy.ack.finish_event.is_pending = False
-        shown = self._agree(answered, sum(acks for _, acks in reads), len(written), op.releases)
+            if copy.event is not None:
+                copy.event.is_pending = False
+        acks = {"ack_write_queue": len(backups), "ack_load_queue": len(loads), "ack_backup_queue": len(written)}
+        acks["ack_prefetch_queue"] = sum(count for _, count in reads)
+        shown = self._agree(answered, acks, op.releases)
         try:
             self.engine.cache.check_hicache_events()
         finally:
@@ -160,16 +164,17 @@ class StoringCaller(Caller):
             found[name] = copy
         return found
 
-    def _agree(self, answered: list[Fetch], acks: int, backups: int, releases: int) -> list[StepQueue]:
+    def _agree(self, answered: list[Fetch], acks: dict[str, int], releases: int) -> list[StepQueue]:
         """Each queue of the controller shows what was agreed on; returns these queues."""
         controller = self.engine.controller
         hits = getattr(controller, "prefetch_hit_queue", None)
         with_hits = sum(hits is not None and fetch.operation in hits.queue for fetch in answered)
         items, self._released = self._items_of(releases)
-        agreed = {
-            "prefetch_hit_queue": with_hits, "prefetch_revoke_queue": len(answered) - with_hits,
-            "ack_prefetch_queue": acks, "ack_backup_queue": backups, "host_mem_release_queue": items,
-        }  # fmt: skip
+        agreed = acks | {
+            "prefetch_hit_queue": with_hits,
+            "prefetch_revoke_queue": len(answered) - with_hits,
+            "host_mem_release_queue": items,
+        }
         shown = []
         for name, count in agreed.items():
             queue = getattr(controller, name, None)
@@ -179,7 +184,7 @@ class StoringCaller(Caller):
         return shown
 
     def _items_of(self, pages: int) -> tuple[int, int]:
-        """How many items at the head of the release queue are `pages` pages or all there are, and how many these are."""
+        """How many items at the head of the release queue are at most `pages` pages, and how many pages these are."""
         queue = getattr(self.engine.controller, "host_mem_release_queue", None)
         items = released = 0
         for item in queue.queue if queue is not None else ():

@@ -6,6 +6,7 @@ A copy is an index copy, made when its event ends and not before: what upstream 
 import contextlib
 import ctypes
 import importlib.util
+import inspect
 import os
 import types
 from collections.abc import Callable, Sequence
@@ -196,7 +197,7 @@ GIVEN: dict[str, Any] = {
     "get_attention_tp_size": lambda: 1,
     "get_bool_env_var": _setting,
     "get_device_module": lambda *_: DEVICE_MODULE,
-    "get_int_env_var": lambda name, default=0: int(os.environ.get(name, default)),
+    "get_int_env_var": lambda name, default=0: int(os.environ.get(name, str(default))),
     "get_native_hash": lambda *_: NativeHash,
     "get_parallel": lambda: _OneRank(0),
     "get_pipeline_model_parallel_rank": lambda: 0,
@@ -246,7 +247,7 @@ class _Struct:
 
 
 def _fields_init(self: Any, *args: Any, **given: Any) -> None:
-    names = [name for kind in reversed(type(self).__mro__) for name in kind.__dict__.get("__annotations__", {})]
+    names = [name for kind in reversed(type(self).__mro__) for name in inspect.get_annotations(kind)]
     for name in names:
         setattr(self, name, getattr(type(self), name, None))
     for name, value in [*zip(names, args, strict=False), *given.items()]:
@@ -258,7 +259,7 @@ THIRD_PARTY = {"msgspec": _msgspec, "numpy": _numpy, "psutil": _psutil}
 
 def _as_bytes(tensor: torch.Tensor) -> Any:
     """The memory of a CPU tensor of bytes, as an object with a buffer and a method `tofile`."""
-    kind = type("Bytes", (ctypes.c_uint8 * tensor.numel(),), {"tofile": _to_file, "tensor": None})
+    kind: Any = type("Bytes", (ctypes.c_uint8 * tensor.numel(),), {"tofile": _to_file, "tensor": None})
     view = kind.from_address(tensor.data_ptr())
     view.tensor = tensor
     return view
@@ -274,9 +275,10 @@ def replace_cuda() -> None:
     for name in ("Event", "Stream", "StreamContext", "stream", "current_stream", "synchronize", "current_device",
                  "empty_cache", "set_stream"):  # fmt: skip
         setattr(torch.cuda, name, getattr(DEVICE_MODULE, name))
-    torch.get_device_module = lambda device=None: DEVICE_MODULE
-    if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    setattr(torch, "get_device_module", lambda device=None: DEVICE_MODULE)  # noqa: B010
+    distributed: Any = torch.distributed
+    if not distributed.is_initialized():
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
 
 
 def replace_numpy() -> None:

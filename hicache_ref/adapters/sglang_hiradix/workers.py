@@ -18,6 +18,9 @@ QUERIES, READS, WRITES, SYNCS = (
     "prefetch_sync_thread_func",
 )
 
+COPIES = ("write_thread_func_direct", "load_thread_func_layer_by_layer")
+"""Threads that copy, up to 0.5.1."""
+
 
 def _is_closed(operation: Any) -> bool:
     """Whether the scheduler has told the operation to stop."""
@@ -52,10 +55,19 @@ class Workers:
         for role in (QUERIES, READS, WRITES):
             thread = self.thread(role)
             while thread is not None and thread.is_alive() and self._may_begin(thread):
+                first = self._first(thread)
                 thread.step()
-        sync = self.thread(SYNCS)
-        if sync is not None and sync.at.kind == "start":
-            sync.step()
+                if not thread.is_alive():
+                    self._mark_dead(first)
+        for role in (SYNCS, *COPIES):
+            thread = self.thread(role)
+            if thread is not None and thread.at.kind == "start":
+                thread.step()
+
+    def _mark_dead(self, operation: Any) -> None:
+        for fetch in self.books.fetches.values():
+            if fetch.operation is operation:
+                fetch.stage = "dead"
 
     def _may_begin(self, thread: StepThread) -> bool:
         if thread.at.kind == "start":
@@ -110,7 +122,7 @@ class Workers:
         controller = self.engine.controller
         if not thread.is_alive():
             fetch.stage = "dead"
-        elif fetch.operation in getattr(controller, "prefetch_buffer").queue:
+        elif fetch.operation in controller.prefetch_buffer.queue:
             fetch.stage = "reading"
         else:
             fetch.stage = "answered"
