@@ -117,6 +117,10 @@ class EvictRules(CopyRules):
         """Whether something pins the node, so that it may not be dropped."""
         return node.locks[KV] > 0
 
+    def pinned_by(self, node: Node) -> set[str]:
+        """The operations that keep the node without a lock: none here."""
+        return set()
+
     def evict_host(self, count: int) -> Tally:
         """As `on_evict_host`."""
         given: list[int] = []
@@ -177,7 +181,13 @@ class EvictRules(CopyRules):
         if count <= self.free_count(KV_DEVICE):
             return None
         self.facts.append("room_has_to_be_waited_for")
-        return Refused(why="device full", wait_for=tuple(sorted(set(self._holders_of_given_up(KV_DEVICE).values()))))
+        holders = set(self._holders_of_given_up(KV_DEVICE).values()) | self._keepers_of_leaves()
+        return Refused(why="device full", wait_for=tuple(sorted(holders)))
+
+    def _keepers_of_leaves(self) -> set[str]:
+        """The operations without which more device leaves could have been dropped."""
+        leaves = [self.state.nodes[number] for number in self.state.device_leaves]
+        return {name for leaf in leaves for node in self.subtree(leaf) for name in self.pinned_by(node)}
 
     def _holders_of_given_up(self, pool_name: PoolName) -> dict[int, str]:
         """Pages that only an operation still holds, and which."""

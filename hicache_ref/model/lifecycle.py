@@ -128,7 +128,6 @@ class LifecycleRules(PrefetchRules):
         self._close_storage_work()
         if self.storage.records:
             return Refused(why="work in flight", wait_for=tuple(sorted(self.storage.records)))
-        self.release(KV_HOST, tuple(self.storage.release))
         self.state.storage = no_storage()
         # tell
         return Done()
@@ -159,8 +158,11 @@ class LifecycleRules(PrefetchRules):
     def on_clear_storage(self, op: ClearStorage) -> Done:
         """Storage is believed to be empty; what is on host stays there and is owed again (HC-LIFE-09)."""
         # change
-        self.storage.believed.clear()
-        self.storage.believed_draft.clear()
+        storage = self.storage
+        storage.believed.clear()
+        storage.believed_draft.clear()
+        for name, record in storage.records.items():
+            storage.records[name] = record.model_copy(update={"cleared": True})
         if self.rules.attach_offers:
             self.owe_everything()
         # tell

@@ -49,7 +49,7 @@ class PrefetchRules(StoreRules):
         prior = self._last_hash(found) or self.storage_seed(op.key.extra)
         record = PrefetchQueued(
             id=name, rid=op.rid, anchor=found.node.id, extra=op.key.extra, key=wanted, asked=len(wanted),
-            hashes=chain(wanted, prior, self.profile.bigram), prefix=self._prefix(found),
+            hashes=chain(wanted, prior, self.profile.bigram), prefix=self._path_hashes(found),
             since=op.now if self.rules.prefetch_clock == "submission" else -1,
         )  # fmt: skip
         self._open(record)
@@ -61,7 +61,7 @@ class PrefetchRules(StoreRules):
             record = taken
         self._anchor(record, self.walk(pages, op.key.extra).node)
         # tell
-        self.effects.append(StorageQuery(id=name, hashes=record.hashes, prefix=record.prefix))
+        self.effects.append(StorageQuery(id=name, hashes=record.hashes, prefix=self.told_prefix(record, 0)))
         return Prefetching(id=name, pages=len(record.hashes))
 
     def _last_hash(self, found: Found) -> PageHash | None:
@@ -101,10 +101,8 @@ class PrefetchRules(StoreRules):
         more = 0.8 * (sizes.host_pages - sizes.device_pages)
         return max(0.0, more) if self.rules.prefetch_capacity == "host_minus_device_clamped" else more
 
-    def _prefix(self, found: Found) -> tuple[PageHash, ...]:
-        """The hashes of the pages found, if storage is told them (HC-STORE-05)."""
-        if not self.storage.settings.pass_prefix_keys:
-            return ()
+    def _path_hashes(self, found: Found) -> tuple[PageHash, ...]:
+        """The hashes of the pages found."""
         path = [h for number in reversed(self.path(found.node.id)) for h in self.state.nodes[number].hashes]
         return tuple(path[: found.length])
 
@@ -117,9 +115,12 @@ class PrefetchRules(StoreRules):
         self.update_leaf(record.anchor)
 
     def _forget(self, record: Prefetch) -> None:
-        """The prefetch never was."""
-        self._close(record.id)
+        """The prefetch never was; storage has not heard of it yet."""
+        assert record.rid is not None
+        del self.storage.open[record.rid]
         del self.storage.records[record.id]
+        self.storage.occupied -= record.asked
+        self.update_leaf(record.anchor)
 
     def _take_for(self, record: PrefetchQueued, count: int) -> PrefetchQueued | None:
         """The record has host pages: for all it asks for, or for as much as there is; None if that is too little."""
@@ -178,7 +179,7 @@ class PrefetchRules(StoreRules):
         """The record reads, and its next batch is asked of the world."""
         self.storage.records[record.id] = record
         start, end = record.done, record.done + self.profile.sizes.storage_batch
-        prefix = record.prefix + record.hashes[:start] if self.storage.settings.pass_prefix_keys else ()
+        prefix = self.told_prefix(record, start)
         self.effects.append(
             StorageRead(id=record.id, hashes=record.hashes[start:end], pages=record.pages[start:end], prefix=prefix)
         )
@@ -241,6 +242,7 @@ class PrefetchRules(StoreRules):
             if not self._may_stop(record, op.now):
                 return Progressed(done=False)
             self._commit(record)
+            self._retire(name)
         # tell
         return Progressed(done=True, loaded=storage.loaded.pop(op.rid, 0))
 
@@ -272,6 +274,7 @@ class PrefetchRules(StoreRules):
         if name is not None:
             self.facts.append(f"aborted_while_{self._prefetch(name).stage}")
             self._give_up(self._close(name))
+            self._retire(name)
         # tell
         return Done()
 
@@ -294,9 +297,9 @@ class PrefetchRules(StoreRules):
         storage.records[name] = record.model_copy(update=cut)
         for index, (each, done) in enumerate(storage.reads):
             if each == name:
-                storage.reads[index] = (each, done - known)
+                storage.reads[index] = (each, max(0, done - known))
         self.release(KV_HOST, rest)
-        if not isinstance(record, PrefetchEnded):
+        if isinstance(record, PrefetchQueued | PrefetchReading):
             self.effects.append(StorageCancel(id=name))
         self.update_leaf(record.anchor)
         return taken
@@ -326,9 +329,10 @@ class PrefetchRules(StoreRules):
 
         If the anchor left the tree or lost its host copy, all of it is given back: never a gap.
         """
-        rid, key = record.rid, record.key
-        hashes = record.hashes
+        assert record.rid is not None
+        rid, hashes = record.rid, record.hashes
         pages = self._close(record.id)
+        self.storage.loaded.pop(rid, None)
         anchor = self.state.nodes.get(record.anchor)
         if not pages:
             self.facts.append("stopped_with_nothing")
@@ -336,16 +340,18 @@ class PrefetchRules(StoreRules):
             self.facts.append("anchor_lost")
             self.release(KV_HOST, pages)
         else:
-            loaded = self._hang(anchor, key[: len(pages)], pages, record.extra)
-            if rid is not None and loaded:
+            loaded = self._hang(anchor, record, pages)
+            if loaded:
                 self.storage.loaded[rid] = loaded
-            self.storage.believed.update(hashes[: len(pages)])
+            if not record.cleared:
+                self.storage.believed.update(hashes[: len(pages)])
 
-    def _hang(self, anchor: Node, key: PageKeys, pages: Pages, extra: str | None) -> int:
+    def _hang(self, anchor: Node, record: Prefetch, pages: Pages) -> int:
         """The fetched pages are in the tree; returns how many were new."""
+        key = record.key[: len(pages)]
         node, at, new = anchor, 0, 0
         while at < len(key):
-            number = node.children.get((extra, key[at]))
+            number = node.children.get((record.extra, key[at]))
             if number is None:
                 break
             child = self.state.nodes[number]
@@ -354,22 +360,22 @@ class PrefetchRules(StoreRules):
             self.stamp(node)
             if node.host is None:
                 self.facts.append("adopted")
-                self._place_fetched(node, pages[at : at + common])
+                self._place_fetched(node, pages[at : at + common], record)
                 new += common
             else:
                 self.release(KV_HOST, pages[at : at + common])
             at += common
         if at < len(key):
-            leaf = self.attach(node, key[at:], extra, 0)
-            self._place_fetched(leaf, pages[at:])
+            leaf = self.attach(node, key[at:], record.extra, 0)
+            self._place_fetched(leaf, pages[at:], record)
             new += len(key) - at
         return new
 
-    def _place_fetched(self, node: Node, pages: Pages) -> None:
+    def _place_fetched(self, node: Node, pages: Pages, record: Prefetch) -> None:
         self.place(node, KV_HOST, pages)
         self.publish_stored(node, "CPU_PINNED", node.hashes)
-        for digest in node.hashes:
-            self.storage.owed.pop(digest, None)
+        if record.cleared and self.rules.attach_offers:
+            self.storage.owed.update(dict.fromkeys(node.hashes, 0))
 
     # -- what a poll applies ----------------------------------------------------------------------------------------
 
@@ -399,17 +405,19 @@ class PrefetchRules(StoreRules):
         if record.rid is not None:
             record = record.model_copy(update={"known": max(record.known, done)})
             self.storage.records[name] = record
-        if not isinstance(record, PrefetchEnded) or any(each == name for each, _ in self.storage.reads):
-            return False
-        if record.rid is not None and self.rules.prefetch_commit == "poll":
+        commits = isinstance(record, PrefetchEnded) and record.rid is not None and not self._is_awaited(name)
+        if commits and self.rules.prefetch_commit == "poll":
             self._commit(record)
-            self._off_the_books(name)
-            return True
-        if record.rid is None:
-            self._off_the_books(name)
-        return False
+        self._retire(name)
+        return commits and self.rules.prefetch_commit == "poll"
 
-    def _off_the_books(self, name: str) -> None:
-        """The ended prefetch is gone, with every page that it still touched."""
-        record = self.storage.records.pop(name)
-        self.let_go(name, record.writes)
+    def _is_awaited(self, name: str) -> bool:
+        """Whether a poll has to apply a batch of this prefetch."""
+        return any(each == name for each, _ in self.storage.reads)
+
+    def _retire(self, name: str) -> None:
+        """A closed prefetch whose last end was applied is off the books, with every page that it still touched."""
+        record = self._prefetch(name)
+        if record.rid is None and isinstance(record, PrefetchEnded) and not self._is_awaited(name):
+            del self.storage.records[name]
+            self.let_go(name, record.writes)

@@ -24,6 +24,9 @@ class _Record(Frozen):
     prefix: tuple[PageHash, ...] = ()
     """The hashes before the first of `hashes`, from the start of the sequence."""
 
+    cleared: bool = False
+    """Storage was emptied under it: whatever it put before or reads, storage is not believed to have (HC-LIFE-09)."""
+
     @property
     def refs(self) -> frozenset[Ref]:
         """Its pages, as members of their pool."""

@@ -1,10 +1,8 @@
 """Storage: what is owed to it, offering, and what a poll applies of writes (upstream: write_backup_storage)."""
 
-from dataclasses import dataclass
-
 from hicache_ref.model.insert import InsertRules
 from hicache_ref.model.pages import ModelFault
-from hicache_ref.model.records import Backup, BackupEnded, BackupWriting, Prefetch, at_stage
+from hicache_ref.model.records import Backup, BackupEnded, BackupWriting, Prefetch, Record, at_stage
 from hicache_ref.model.state import Node, Part, Storage
 from hicache_ref.vocabulary.effects import StorageWrite
 from hicache_ref.vocabulary.hashing import namespace_seed
@@ -12,14 +10,6 @@ from hicache_ref.vocabulary.ids import KV_HOST, ROOT, PageHash, Pages, PoolName
 from hicache_ref.vocabulary.keys import handle
 from hicache_ref.vocabulary.operations import WriteDone
 from hicache_ref.vocabulary.outcomes import Done, Invalid
-
-
-@dataclass
-class _Offer:
-    """Pages to be put, with the hashes they are put under."""
-
-    pages: list[int]
-    hashes: list[PageHash]
 
 
 class StoreRules(InsertRules):
@@ -34,13 +24,15 @@ class StoreRules(InsertRules):
 
     def is_pinned_by_storage(self, node: Node) -> bool:
         """Whether an open prefetch hangs on the node, or a write on the books reads its host copy (HC-PREF-03)."""
+        return bool(self.storage.records) and bool(self.pinned_by(node))
+
+    def pinned_by(self, node: Node) -> set[str]:
+        """Also the open prefetches that hang on the node, and the writes on the books that read its host copy."""
         storage = self.storage
-        if not storage.records:
-            return False
-        if any(self._prefetch(name).anchor == node.id for name in storage.open.values()):
-            return True
         refs = {(KV_HOST, page) for page in node.host or ()}
-        return any(isinstance(each, Backup) and each.reads & refs for each in storage.records.values())
+        hanging = {name for name in storage.open.values() if self._prefetch(name).anchor == node.id}
+        reading = {name for name, each in storage.records.items() if isinstance(each, Backup) and each.reads & refs}
+        return super().pinned_by(node) | hanging | reading
 
     def _prefetch(self, name: str) -> Prefetch:
         record = self.storage.records[name]
@@ -72,7 +64,7 @@ class StoreRules(InsertRules):
     def acknowledged(self, part: Part) -> None:
         """Also: the pages of the part are owed to storage, and offered with all that is owed above them."""
         nodes = self.owners(KV_HOST, part.host)
-        if not self.storage.attached or sum(len(node.key) for node in nodes) < len(part.host):
+        if not self.storage.attached or not nodes:
             return
         for node in nodes:
             if self.may_be_stored(node):
@@ -85,49 +77,55 @@ class StoreRules(InsertRules):
         return node.extra is None or self.rules.hash_namespace
 
     def offer(self, node: Node) -> None:
-        """Every owed page on the path that no write on the books has is put, root first (HC-STORE-02)."""
+        """Every owed page on the path that no write on the books has is put, root first (HC-STORE-02).
+
+        One write has pages that follow each other: where some between are not owed, there are several.
+        """
         under_way = {h for each in self.storage.records.values() if isinstance(each, Backup) for h in each.hashes}
-        offer = _Offer([], [])
+        above: list[PageHash] = []
+        run: list[int] = []
+        offered = 0
         for number in reversed(self.path(node.id)):
             each = self.state.nodes[number]
-            for page, digest in zip(each.host or (), each.hashes, strict=False):
-                if digest in self.storage.owed and digest not in under_way:
-                    offer.pages.append(page)
-                    offer.hashes.append(digest)
-        if not offer.pages:
-            return
-        if len(offer.pages) > len(node.key):
+            for at, digest in enumerate(each.hashes):
+                if each.host is not None and digest in self.storage.owed and digest not in under_way:
+                    run.append(each.host[at])
+                    offered += 1
+                    if self.storage.owed[digest]:
+                        self.facts.append("offered_again")
+                elif run:
+                    self._put(node, run, above)
+                    run = []
+                above.append(digest)
+        if run:
+            self._put(node, run, above)
+        if offered > len(node.key):
             self.facts.append("offered_with_owed_above")
-        if any(self.storage.owed[digest] for digest in offer.hashes):
-            self.facts.append("offered_again")
+
+    def _put(self, node: Node, pages: list[int], path: list[PageHash]) -> None:
+        """A write of these pages, which hold the end of `path`, is on the books; it is named after the node."""
+        start = len(path) - len(pages)
         name = handle("b", self.key_of(node), self.storage.records)
         record = BackupWriting(
-            id=name,
-            pages=tuple(offer.pages),
-            hashes=tuple(offer.hashes),
-            prefix=self.hashes_above(offer.hashes[0], node),
+            id=name, pages=tuple(pages), hashes=tuple(path[start:]), prefix=tuple(path[:start])
         )
         self.storage.records[name] = record
         self._update_leaves_of(record.pages)
         self._write_batch(record)
 
-    def hashes_above(self, digest: PageHash, node: Node) -> tuple[PageHash, ...]:
-        """The hashes of the path of `node` before `digest`, if batches are told them (HC-STORE-05)."""
-        if not self.storage.settings.pass_prefix_keys:
-            return ()
-        path = [h for number in reversed(self.path(node.id)) for h in self.state.nodes[number].hashes]
-        return tuple(path[: path.index(digest)])
-
     def _write_batch(self, record: BackupWriting) -> None:
         """The next batch is asked of the world."""
         start, end = record.done, record.done + self.profile.sizes.storage_batch
-        prefix = record.prefix + record.hashes[:start] if self.storage.settings.pass_prefix_keys else ()
         self.effects.append(
             StorageWrite(
-                id=record.id, hashes=record.hashes[start:end], pages=record.pages[start:end], prefix=prefix,
-                after=self.must_follow(record.reads, frozenset()),
+                id=record.id, hashes=record.hashes[start:end], pages=record.pages[start:end],
+                prefix=self.told_prefix(record, start), after=self.must_follow(record.reads, frozenset()),
             )
         )  # fmt: skip
+
+    def told_prefix(self, record: Record, start: int) -> tuple[PageHash, ...]:
+        """The hashes from the start of the sequence up to page `start` of the record, if asked for (HC-STORE-05)."""
+        return record.prefix + record.hashes[:start] if self.storage.settings.pass_prefix_keys else ()
 
     def _update_leaves_of(self, pages: Pages) -> None:
         for node in self.owners(KV_HOST, pages):
@@ -158,7 +156,8 @@ class StoreRules(InsertRules):
         assert isinstance(record, BackupWriting)
         batch = min(self.profile.sizes.storage_batch, len(record.pages) - record.done)
         done = record.done + op.pages
-        self.storage.believed_draft.update(record.hashes[record.done : record.done + op.draft])
+        if not record.cleared:
+            self.storage.believed_draft.update(record.hashes[record.done : record.done + op.draft])
         if self.profile.draft and op.draft < op.pages:
             self.facts.append("draft_not_stored")
         if op.raised or op.pages < batch or done == len(record.pages):
@@ -174,11 +173,15 @@ class StoreRules(InsertRules):
         return Done()
 
     def apply_write(self, name: str) -> bool:
-        """The write is off the books; true if a page was offered for the last time in vain (HC-STORE-02)."""
+        """The write is off the books; true if a page was offered for the last time in vain (HC-STORE-12)."""
         record = self.storage.records.pop(name)
         assert isinstance(record, BackupEnded)
         self.let_go(name, record.reads)
         self._update_leaves_of(record.pages)
+        if record.done < len(record.hashes):
+            self.facts.append("write_cut_short")
+        if record.cleared:
+            return False
         storage = self.storage
         storage.believed.update(record.hashes[: record.done])
         for digest in record.hashes[: record.done]:
@@ -193,13 +196,14 @@ class StoreRules(InsertRules):
                 del storage.owed[digest]
                 storage.reported.add(digest)
                 given_up = True
-        if record.done < len(record.hashes):
-            self.facts.append("write_cut_short")
+        if given_up:
+            self.facts.append("page_reported")
         return given_up
 
     def owe_everything(self) -> None:
-        """Every settled host page that storage is not believed to have is owed (HC-STORE-06)."""
+        """Every settled host page that storage is not believed to have is owed, and none reported (HC-STORE-06)."""
         storage = self.storage
+        storage.reported.clear()
         for node in self.state.nodes.values():
             if node.id == ROOT or not self.is_settled_on_host(node) or not self.may_be_stored(node):
                 continue

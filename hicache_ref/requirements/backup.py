@@ -169,7 +169,7 @@ def reclaimable_host_pages(view: View) -> int:
         parts = [pages(child) for child in below.get(row.id, ())]
         total = sum(count for _, count in parts)
         goes = row.device is None and row.host is not None and not row.lock and all(gone for gone, _ in parts)
-        if not goes or view.host.written.intersection(row.host or ()):
+        if not goes or row.id in view.storage_pins or view.host.written.intersection(row.host or ()):
             return False, total
         return True, total + len(row.key)
 

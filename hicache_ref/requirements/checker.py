@@ -43,15 +43,16 @@ class Checker:
         after = View(state, self.profile, before)
         change: Change[Any, Any] = Change(before, op, step, after)
         plan, tally, moved = self._plan, self.tally, self._first or not change.still
-        judges = plan.steps((op.op, change.told.kind, moved, bool(step.events), bool(step.effects), bool(step.victims)))
+        has = (bool(step.events), bool(step.effects), bool(step.victims), before.has_storage or after.has_storage)
+        judges = plan.steps((op.op, change.told.kind, moved, *has))
         try:
             if moved or not before.equals(after):
-                for name, judge in plan.always[moved, bool(after.busy)]:
+                for name, judge in plan.always[moved, bool(after.busy), after.has_storage]:
                     tally[name] += judge(after)
             for name, judge_step in judges:
                 tally[name] += judge_step(change)
         except (Broken, *_UNJUDGED) as error:
-            states = [(name, judge, after) for name, judge in plan.always[True, True]]
+            states = [(name, judge, after) for name, judge in plan.always[True, True, True]]
             steps = [(name, judge, change) for name, judge in judges]
             raise _weakest([*states, *steps], error) from None
         self._witness(change)

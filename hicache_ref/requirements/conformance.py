@@ -58,7 +58,10 @@ def pools_have_their_size(view: View) -> int:
 
 @step("HC-CONF-10", told=("refused",))
 def refused_changes_nothing(change: Change[Operation, Refused]) -> int:
-    """A refused call changed nothing, except that it may have evicted to make room, or closed storage work."""
+    """A refused call changed nothing, except that it may have evicted to make room.
+
+    What a refused reset or detach may have closed is judged by itself (HC-LIFE-06).
+    """
     before, after = change.before, change.after
     if change.op.op in ("reset", "detach"):
         return 0
@@ -70,6 +73,8 @@ def refused_changes_nothing(change: Change[Operation, Refused]) -> int:
     for name in ("requests", "receipts", "policy"):
         if getattr(before, name) != getattr(after, name):
             raise Broken.because(f"{change.op.op} was refused ({change.told.why}) and changed its {name}")
+    if before.storage.open != after.storage.open or before.storage.prefetches != after.storage.prefetches:
+        raise Broken.because(f"{change.op.op} was refused ({change.told.why}) and changed a prefetch")
     for row in after.rows:
         was = before.row.get(row.id)
         if was is None or (was.key, was.lock) != (row.key, row.lock):

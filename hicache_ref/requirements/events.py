@@ -8,7 +8,7 @@ from hicache_ref.requirements.registry import Broken, step
 from hicache_ref.requirements.view import NOWHERE, View
 from hicache_ref.vocabulary.hashing import chain
 from hicache_ref.vocabulary.ids import KV_HOST, Medium, PageHash
-from hicache_ref.vocabulary.operations import Operation
+from hicache_ref.vocabulary.operations import Operation, Progress
 from hicache_ref.vocabulary.outcomes import Outcome, Polled
 
 Published = Change[Operation, Outcome]
@@ -121,16 +121,34 @@ def numbers_are_hashes(change: Published) -> int:
 
 @step("HC-EVENT-04", needs="events")
 def host_is_stored_at_the_end(change: Published) -> int:
-    """A block is stored on host only when a copy that wrote it is applied."""
+    """A block is stored on host only when a copy that wrote it is applied, or a prefetch that read it is committed."""
     stored = [e for e in change.what.events if e.kind == "block_stored" and e.medium == "CPU_PINNED"]
     if not stored:
         return 0
     before, told = change.before, change.told
     settled = set(_written_by_poll(before, told)) if isinstance(told, Polled) else set(_copied_in_step(change))
+    settled.update(_read_by_commit(change))
     for event in stored:
         if not settled & _blocks(change, event.block_hash):
-            raise Broken.because(f"block {event.block_hash} is stored on host, no copy of it was applied")
+            raise Broken.because(f"block {event.block_hash} is stored on host, and was neither copied nor read")
     return len(stored)
+
+
+def _read_by_commit(change: Published) -> list[PageHash]:
+    """The pages that are in place of the prefetches that the step committed."""
+    before, told = change.before.storage, change.told
+    names: tuple[str | None, ...] = ()
+    if isinstance(told, Polled):
+        names = told.committed
+    elif isinstance(change.op, Progress):
+        names = (before.open.get(change.op.rid),)
+    records = [record for record in map(before.prefetch, names) if record is not None]
+    return [
+        digest
+        for record in records
+        for digest, page in zip(record.hashes, record.pages, strict=False)
+        if change.before.host.stamp[page] == digest
+    ]
 
 
 def _written_by_poll(before: View, told: Polled) -> Iterator[PageHash]:

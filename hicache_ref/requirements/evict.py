@@ -3,7 +3,7 @@
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.leaves import device_leaves, host_leaves
 from hicache_ref.requirements.registry import Broken, step
-from hicache_ref.requirements.sweep import is_droppable, sweep_of
+from hicache_ref.requirements.sweep import answered, is_droppable, sweep_of
 from hicache_ref.requirements.view import Row, View
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, TIER
 from hicache_ref.vocabulary.operations import (
@@ -11,13 +11,15 @@ from hicache_ref.vocabulary.operations import (
     EvictHost,
     Insert,
     LoadBack,
+    Poll,
+    Prefetch,
     TakePages,
     WriteBackup,
 )
-from hicache_ref.vocabulary.outcomes import Evicted, Outcome, Refused
+from hicache_ref.vocabulary.outcomes import Evicted, Outcome, Polled, Prefetching, Refused
 
-Making = Change[Evict | EvictHost | TakePages | LoadBack | Insert | WriteBackup, Outcome]
-_MAKE_ROOM = ("evict", "evict_host", "take_pages", "load_back", "insert", "write_backup")
+Making = Change[Evict | EvictHost | TakePages | LoadBack | Insert | WriteBackup | Prefetch | Poll, Outcome]
+_MAKE_ROOM = ("evict", "evict_host", "take_pages", "load_back", "insert", "write_backup", "prefetch", "poll")
 
 
 @step("HC-EVICT-01", *_MAKE_ROOM, needs="victims")
@@ -26,7 +28,7 @@ def victims_are_leaves(change: Making) -> int:
     for taken in sweep_of(change):
         if not taken.leaf:
             raise Broken.because(f"node {taken.row.id} was evicted from {TIER[taken.pool]} and was no leaf there")
-    return len(change.what.victims)
+    return len(sweep_of(change))
 
 
 @step("HC-EVICT-02", *_MAKE_ROOM, needs="victims")
@@ -36,16 +38,16 @@ def victims_in_order(change: Making) -> int:
         if taken.rank > taken.least:
             text = f"node {taken.row.id} of rank {taken.rank} was evicted before a leaf of rank {taken.least}"
             raise Broken.because(text)
-    return len(change.what.victims)
+    return len(sweep_of(change))
 
 
 @step("HC-EVICT-04", *_MAKE_ROOM, needs="victims")
 def pinned_is_kept(change: Making) -> int:
-    """Nothing that a receipt or a copy pins is evicted."""
+    """Nothing that a receipt, a copy or storage work pins is evicted."""
     for taken in sweep_of(change):
         if taken.pinned:
             raise Broken.because(f"node {taken.row.id} was evicted from {TIER[taken.pool]} while it was pinned")
-    return len(change.what.victims)
+    return len(sweep_of(change))
 
 
 @step("HC-EVICT-03", "evict", "evict_host")
@@ -99,21 +101,40 @@ def _must_be_written(view: View, row: Row) -> None:
             raise Broken.because(f"node {row.id} was demoted, but host page {page} was never written")
 
 
-@step("HC-EVICT-06", "take_pages", "load_back", "write_backup", "insert")
+@step("HC-EVICT-06", "take_pages", "load_back", "write_backup", "insert", "prefetch", "poll")
 def nothing_for_nothing(change: Making) -> int:
     """Nothing is evicted for an allocation that cannot succeed."""
     victims, told = change.what.victims, change.told
-    if not victims:
+    if not victims or (isinstance(told, Polled) and answered(change) is None):
         return int(isinstance(told, Refused))
     hopeless = change.before.rules.evict_host_for_hopeless
     if isinstance(told, Refused) and not told.wait_for:
         blamed = [digest for pool, digest in victims if not (hopeless and pool == KV_HOST)]
         if blamed:
             raise Broken.because(f"{len(blamed)} nodes were evicted, and the answer is {told.why}")
-    copied = any(effect.kind == "copy_to_host" for effect in change.what.effects)
-    if victims[0][0] == KV_HOST and not copied and not hopeless:
-        raise Broken.because(f"{len(victims)} host nodes were evicted for a backup that was not made")
+    if victims[0][0] == KV_HOST and not hopeless and not _got_host_pages(change):
+        raise Broken.because(f"{len(victims)} host nodes were evicted for what was not submitted")
     return 1
+
+
+def _got_host_pages(change: Making) -> bool:
+    """A backup was submitted, or a prefetch has all the host pages that it asked for."""
+    wanted = _host_pages_wanted(change)
+    if not isinstance(change.told, Prefetching | Polled):
+        return bool(wanted)
+    was, now = change.before.storage.records, change.after.storage.records
+    return any(len(now[name].pages) == wanted for name in now if name not in was or not was[name].pages)
+
+
+def _host_pages_wanted(change: Making) -> int:
+    """How many host pages the step allocated, or tried to: for backups, for a prefetch, for one that was answered."""
+    if isinstance(change.op, Prefetch):
+        return len(change.hashes) - len(change.before.cached(change.hashes))
+    record = answered(change)
+    if record is not None:
+        return len(record.hashes)
+    copies = [effect for effect in change.what.effects if effect.kind == "copy_to_host"]
+    return sum(len(part.host) for effect in copies for part in effect.parts)
 
 
 def _pages_short(change: Making) -> int:
@@ -137,16 +158,15 @@ def no_more_than_needed(change: Making) -> int:
     host = [len(each.row.host or ()) for each in taken if each.pool == KV_HOST]
     if not host:
         return 1
+    storage = isinstance(change.op, Prefetch | Poll)
     if isinstance(change.op, EvictHost):
         short = change.op.n
     elif change.before.rules.evict_host_for_hopeless:
         return 1
     else:
-        copies = [effect for effect in change.what.effects if effect.kind == "copy_to_host"]
-        wanted = sum(len(part.host) for effect in copies for part in effect.parts)
-        if wanted <= len(change.before.host.free):
-            raise Broken.because(f"host nodes of {host} pages were evicted while {wanted} pages were free")
-        return 1
-    if sum(host[:-1]) >= short:
+        short = _host_pages_wanted(change) - len(change.before.host.free)
+        if short <= 0:
+            raise Broken.because(f"host nodes of {host} pages were evicted while enough pages were free")
+    if (storage or isinstance(change.op, EvictHost)) and sum(host[:-1]) >= short:
         raise Broken.because(f"host nodes of {host} pages were evicted, {short} were short")
     return 1

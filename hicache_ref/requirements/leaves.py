@@ -15,10 +15,8 @@ def device_leaves(view: View) -> set[NodeId]:
 def host_leaves(view: View) -> set[NodeId]:
     """Unlocked childless nodes on host only into which no copy is on the books, and which no storage work pins."""
     inner = {row.parent for row in view.rows}
+    inner |= view.storage_pins
     written = view.host.written
-    if view.storage.records:
-        inner |= view.storage.pinned()
-        written = written.union(*(busy.host_reads for busy in view.busy.values() if busy.name in view.storage.records))
     return {
         row.id
         for row in view.rows

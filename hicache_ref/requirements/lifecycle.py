@@ -1,9 +1,10 @@
 """LIFE: what is left when nothing runs, and after a reset."""
 
+from hicache_ref.model.records import BackupEnded, PrefetchAnswered, PrefetchEnded, PrefetchQueued
 from hicache_ref.model.state import FREE
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, eventually, step
-from hicache_ref.requirements.view import View
+from hicache_ref.requirements.view import StorageView, View
 from hicache_ref.vocabulary.ids import ROOT, TIER
 from hicache_ref.vocabulary.operations import Reset
 from hicache_ref.vocabulary.outcomes import Done
@@ -25,18 +26,37 @@ def nothing_pends(view: View) -> int:
     return 1
 
 
+def at_work(view: View) -> list[str]:
+    """The operations that a reset cannot end: copies, passes, and storage work that touches pages."""
+    passing = PrefetchQueued | PrefetchAnswered | PrefetchEnded | BackupEnded
+    return sorted([name for name, busy in view.busy.items() if not isinstance(busy.record, passing)])
+
+
+_EMPTY = ("records", "open", "answers", "reads", "writes", "release", "owed", "believed", "believed_draft", "reported",
+          "loaded", "occupied")  # fmt: skip
+
+
+def left_of(storage: StorageView) -> list[str]:
+    """The parts of the storage part that are not as in a new cache, whether it is attached or not."""
+    return [name for name in _EMPTY if getattr(storage, name)]
+
+
 @step("HC-LIFE-02", "reset", told=("done",))
 def reset_is_fresh(change: Change[Reset, Done]) -> int:
-    """Every field is as in a cache that was just made."""
+    """Every field is as in a cache that was just made, to which the same storage is attached."""
     before, view = change.before, change.after
-    if before.busy:
-        raise Broken.because(f"a reset succeeded while {sorted(before.busy)} ran")
+    if at_work(before):
+        raise Broken.because(f"a reset succeeded while {at_work(before)} ran")
+    said = [(each.attached, each.backend, each.settings) for each in (before.storage, view.storage)]
+    if said[0] != said[1] or left_of(view.storage):
+        raise Broken.because(f"after a reset {left_of(view.storage) or 'other storage than before'} is there")
     left = view.receipts or view.requests or view.device_leaves or view.host_leaves or view.rows or view.busy
     sums = (view.evictable, view.protected, view.clock, view.root.lock, view.root.hits, view.root.last)
     if left or any(sums) or view.policy != view.rules.write_policy or view.root.children:
         raise Broken.because("something of before is left after a reset")
     for pool in view.pools():
-        if pool.free != list(range(pool.size))[::-1] or pool.owner != [FREE] * pool.size or any(pool.stamp):
+        written = any(pool.stamp) or any(pool.draft)
+        if pool.free != list(range(pool.size))[::-1] or pool.owner != [FREE] * pool.size or written:
             raise Broken.because(f"pool {pool.name} is not as in a new cache")
     return 1
 

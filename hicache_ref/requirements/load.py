@@ -27,15 +27,15 @@ def refused_loads_nothing(change: Change[LoadBack, Refused]) -> int:
 def sources_are_pinned(view: View) -> int:
     """A host page that a load reads belongs to a node which that load pins, or to nobody but operations."""
     judged = 0
-    for busy in view.busy.values() if view.tickets else ():
-        if not busy.host_reads:
+    for name, ticket in view.tickets.items():
+        if ticket.to != "device":
             continue
-        pinned = {number for _, number in view.tickets[busy.name].pins}
-        for page in busy.host_reads:
+        pinned = {number for _, number in ticket.pins}
+        for page in view.busy[name].host_reads:
             judged += 1
             owner = view.host.held.get(page)
             if owner is not None and not (owner[0] == "node" and owner[1] in pinned):
-                raise Broken.because(f"load {busy.name} reads host page {page}, now held by {owner[0]} {owner[1]}")
+                raise Broken.because(f"load {name} reads host page {page}, now held by {owner[0]} {owner[1]}")
     return judged
 
 

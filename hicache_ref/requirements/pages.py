@@ -14,6 +14,11 @@ def _claims(view: View, pool: PoolView) -> list[tuple[Pages, Owner]]:
         claims.append((held or (), ("node", row.id)))
     if pool is view.device:
         claims.extend((request.pages, ("request", request.id)) for request in view.requests.values())
+        return claims
+    for record in map(view.storage.prefetch, view.storage.open.values()):
+        if record is not None:
+            claims.append((record.pages, ("prefetch", record.id)))
+    claims.append((tuple(view.storage.release), ("queue", "")))
     return claims
 
 
@@ -24,7 +29,11 @@ def _named(pool: PoolView, page: int) -> str:
 def _owner_text(owner: Owner | None) -> str:
     if owner is None:
         return "nobody"
-    return "the free list" if owner == FREE else f"{'operation' if owner[0] == 'op' else owner[0]} {owner[1]}"
+    if owner == FREE:
+        return "the free list"
+    if owner[0] == "queue":
+        return "the release queue"
+    return f"{'operation' if owner[0] == 'op' else owner[0]} {owner[1]}"
 
 
 @always("HC-PAGE-01")
@@ -151,11 +160,13 @@ def sizes_add_up(view: View) -> int:
         kept = f"{view.evictable} evictable and {view.protected} protected pages are kept"
         raise Broken.because(f"{kept}, there are {evictable} and {protected}")
     taken = sum([len(request.pages) for request in view.requests.values()]) if view.requests else 0
-    waiting = len(view.storage.release)
-    waiting += sum([len(view.storage.records[name].pages) for name in view.storage.open.values()])
-    for pool, in_nodes in ((view.device, evictable + protected + taken), (view.host, on_host + waiting)):
+    waiting = 0
+    if view.has_storage:
+        opened = map(view.storage.prefetch, view.storage.open.values())
+        waiting = len(view.storage.release) + sum([len(record.pages) for record in opened if record is not None])
+    for pool, held in ((view.device, evictable + protected + taken), (view.host, on_host + waiting)):
         given_up = sum([page in pool.touched for page in pool.unheld]) if pool.unheld else 0
-        total = len(pool.free) + in_nodes + given_up
+        total = len(pool.free) + held + given_up
         if total != pool.size:
             raise Broken.because(f"{pool.name} has {pool.size} pages, its holders have {total}")
     return 2

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from itertools import product
 from typing import Any, TypeVar
 
 from hicache_ref.requirements.registry import (
@@ -22,10 +23,10 @@ DISABLED = "HC-CONF-11"
 ALSO_DISABLED = frozenset({"HC-CONF-04", DISABLED})
 """What is judged of the steps of a cache that is switched off."""
 
-Kind = tuple[str, str, bool, bool, bool, bool]
-"""Operation, kind of outcome, and whether there are changed nodes, events, effects, victims."""
+Kind = tuple[str, str, bool, bool, bool, bool, bool]
+"""Operation, kind of outcome, and whether there are changed nodes, events, effects, victims, storage."""
 
-_NEEDS: tuple[Need, ...] = ("nodes", "events", "effects", "victims")
+_NEEDS: tuple[Need, ...] = ("nodes", "events", "effects", "victims", "storage")
 _T = TypeVar("_T", bound=Callable[..., Any])
 
 
@@ -37,10 +38,10 @@ class Plan:
         self._enabled = enabled
         self.eventually = self._wanted(EVENTUALLY.items())
         self.facts = {fact: name for fact, name in FACT.items() if self.wants(name)}
-        self.always: dict[tuple[bool, bool], tuple[tuple[str, Always], ...]] = {
-            (moved, busy): self._states(moved, busy) for moved in (False, True) for busy in (False, True)
+        self.always: dict[tuple[bool, ...], tuple[tuple[str, Always], ...]] = {
+            there: self._states(*there) for there in product((False, True), repeat=3)
         }
-        """By whether a node changed, and whether an operation is on the books."""
+        """By whether a node changed, whether an operation is on the books, and whether there is storage."""
 
         self._steps: dict[Kind, tuple[tuple[str, StepJudge], ...]] = {}
         self._witnesses: dict[tuple[str, str], tuple[tuple[str, Witness], ...]] = {}
@@ -52,8 +53,8 @@ class Plan:
     def _wanted(self, judges: Iterable[tuple[str, _T]]) -> tuple[tuple[str, _T], ...]:
         return tuple((name, judge) for name, judge in judges if self.wants(name))
 
-    def _states(self, moved: bool, busy: bool) -> tuple[tuple[str, Always], ...]:
-        idle: dict[Part | None, bool] = {"nodes": not moved, "books": not busy, None: False}
+    def _states(self, moved: bool, busy: bool, storage: bool) -> tuple[tuple[str, Always], ...]:
+        idle: dict[Part | None, bool] = {"nodes": not moved, "books": not busy, "storage": not storage, None: False}
         return self._wanted((name, each.judge) for name, each in ALWAYS.items() if not idle[each.part])
 
     def steps(self, kind: Kind) -> tuple[tuple[str, StepJudge], ...]:

@@ -38,15 +38,16 @@ class Broken(AssertionError):
         return f"{self.requirement}: {self.text}"
 
 
-Part = Literal["nodes", "books"]
-Need = Literal["nodes", "events", "effects", "victims"]
+Part = Literal["nodes", "books", "storage"]
+Need = Literal["nodes", "events", "effects", "victims", "storage"]
 
 
 class StateJudge(NamedTuple):
     """A judge of states, and the part of the state that alone it looks at, if there is one.
 
     Where no node changed, a judge of `nodes` has nothing new to see; where no operation is on the books, one of
-    `books` has nothing to see at all. Asking neither then is what makes checking every step affordable.
+    `books` has nothing to see at all, nor has one of `storage` where storage is neither attached nor at work. Asking
+    none of them then is what makes checking every step affordable.
     """
 
     judge: Always
@@ -63,7 +64,7 @@ class Scope(NamedTuple):
     """Kinds of outcome; empty: all but `Invalid`."""
 
     needs: Need | None = None
-    """What the step must have: a node that changed, events, effects, victims."""
+    """What the step must have: a node that changed, events, effects, victims, or storage, before or after."""
 
     def includes(self, op: str, told: str, has: frozenset[str]) -> bool:
         """Whether a step with this operation, this kind of outcome and these traits is one of them."""

@@ -2,10 +2,12 @@
 
 from typing import Any, NamedTuple
 
+from hicache_ref.model.records import Record
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.view import NOWHERE, Row, View
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, NodeId, PageHash, PoolName
-from hicache_ref.vocabulary.operations import Insert, LoadBack
+from hicache_ref.vocabulary.operations import Insert, LoadBack, Poll, Prefetch
+from hicache_ref.vocabulary.outcomes import Polled
 from hicache_ref.vocabulary.profile import Rules
 
 Rank = tuple[int, ...]
@@ -58,6 +60,7 @@ class Sweep:
         self.last = {row.id: row.last for row in before.rows}
         written = before.host.written
         self.settled = {row.id for row in before.rows if row.host is None or not written.intersection(row.host)}
+        self.pins = set(before.storage_pins)
         self.tried: set[NodeId] = set()
         self.unsure: set[NodeId] = set()
         self.taken: list[Taken] = []
@@ -65,7 +68,7 @@ class Sweep:
         self._replay(change.what.victims)
 
     def _take_op(self) -> None:
-        """What the operation itself did before its first eviction: a load pins its path, an insert revives it."""
+        """What the operation itself did before its first eviction: it pinned its path or anchor, or revived its path."""
         op = self.change.op
         if isinstance(op, LoadBack):
             for row, _ in self.before.cached(self.change.hashes):
@@ -75,6 +78,8 @@ class Sweep:
                 self.last[row.id] = self.before.clock + 1
                 if at + 1 == len(row.hashes):
                     self.resident.add(row.id)
+        elif isinstance(op, Prefetch):
+            self.pins.update([row.id for row, _ in self.before.cached(self.change.hashes)[-1:]])
 
     def _replay(self, victims: tuple[tuple[PoolName, PageHash], ...]) -> None:
         pending: Row | None = None
@@ -102,7 +107,8 @@ class Sweep:
         leaf = row.id in leaves or row.id in self.unsure or (pool == KV_HOST and self._is_maybe_host_leaf(row.id))
         now = self.change.after.row.get(row.id)
         stayed = pool == KV_DEVICE and now is not None and now.device is not None
-        self.taken.append(Taken(row, pool, leaf, bool(self.locks[row.id]), rank, least, stayed))
+        pinned = bool(self.locks[row.id]) or (pool == KV_HOST and row.id in self.pins)
+        self.taken.append(Taken(row, pool, leaf, pinned, rank, least, stayed))
 
     def _rank(self, number: NodeId) -> Rank:
         return rank_of(self.row[number], self.last[number], self.before.rules)
@@ -117,14 +123,15 @@ class Sweep:
     def _host_leaves(self) -> set[NodeId]:
         return {
             number
-            for number in self.on_host - self.resident - self.unsure
+            for number in self.on_host - self.resident - self.unsure - self.pins
             if not self.locks[number] and not self.children.get(number) and number in self.settled
         }
 
     def _is_maybe_host_leaf(self, number: NodeId) -> bool:
         """It is a host leaf if all is gone that may be."""
         kept = number in self.on_host and number not in self.resident and number in self.settled
-        return kept and not self.locks[number] and self.children.get(number, set()) <= self.unsure
+        kept = kept and not self.locks[number] and number not in self.pins
+        return kept and self.children.get(number, set()) <= self.unsure
 
     def _settle(self, row: Row | None) -> None:
         """The device victim was demoted, copied, dropped or kept, as the state after and the effects say."""
@@ -139,12 +146,20 @@ class Sweep:
         elif self._was_copied(row):
             self.resident.discard(number)
             self.on_host.add(number)
+            self._pin_offered(row)
             if self.before.rules.write_back_copy == "staged":
                 self.settled.discard(number)
             if now is None and (KV_HOST, row.hashes[-1]) not in self.change.what.victims:
                 self._doubt(number)
         else:
             self._remove(number)
+
+    def _pin_offered(self, row: Row) -> None:
+        """A copy that ended inside the step may have been offered to storage at once; that write pins what it reads."""
+        for record in self.change.after.storage.backups:
+            if record.id not in self.before.storage.records and row.hashes[-1] in record.hashes:
+                where = self.before.where
+                self.pins.update([where[digest][0].id for digest in record.hashes if digest in where])
 
     def _was_copied(self, row: Row) -> bool:
         return any(
@@ -168,13 +183,23 @@ class Sweep:
 
 
 def sweep_of(change: Change[Any, Any]) -> list[Taken]:
-    """The victims of the step; replayed once a step."""
+    """The victims of the step; replayed once a step. Those of a poll that did other things before are left out."""
     if "sweep" not in change.memo:
-        change.memo["sweep"] = Sweep(change).taken
+        replayable = not isinstance(change.op, Poll) or answered(change) is not None
+        change.memo["sweep"] = Sweep(change).taken if replayable else []
     taken: list[Taken] = change.memo["sweep"]
     return taken
 
 
+def answered(change: Change[Any, Any]) -> Record | None:
+    """The prefetch whose answer a poll applied, if that was the first thing it did and the only answer."""
+    told = change.told
+    if not isinstance(told, Polled) or told.backups or told.loads or len(told.answers) != 1:
+        return None
+    return change.before.storage.records.get(told.answers[0])
+
+
 def is_droppable(view: View, row: Row, below: dict[NodeId, list[Row]]) -> bool:
-    """Nothing at or below the row is locked."""
-    return not row.lock and all(is_droppable(view, child, below) for child in below.get(row.id, ()))
+    """Nothing at or below the row is locked, or pinned by storage work."""
+    free = not row.lock and row.id not in view.storage_pins
+    return free and all(is_droppable(view, child, below) for child in below.get(row.id, ()))

@@ -7,8 +7,8 @@ view of one step is the *before* of the next, and no state has to be cloned.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from hicache_ref.model.records import Prefetch
-from hicache_ref.model.state import FREE, Owner, State, Storage
+from hicache_ref.model.records import Backup, Prefetch
+from hicache_ref.model.state import FREE, Owner, State, Storage, no_storage
 from hicache_ref.requirements.busy import NO_PAGES, Busy, busy_copy, busy_pass, busy_record
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
 from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, ROOT, NodeId, PageHash, Pages, PoolName
@@ -138,6 +138,21 @@ class StorageView:
         self.reported = storage.reported.copy()
         self.loaded = storage.loaded.copy()
 
+    @property
+    def prefetches(self) -> list[Prefetch]:
+        """The prefetches on the books, in the order of submission."""
+        return [record for record in self.records.values() if isinstance(record, Prefetch)]
+
+    @property
+    def backups(self) -> list[Backup]:
+        """The writes on the books, in the order of submission."""
+        return [record for record in self.records.values() if isinstance(record, Backup)]
+
+    def prefetch(self, name: str | None) -> Prefetch | None:
+        """The prefetch of this name, if it is on the books."""
+        record = None if name is None else self.records.get(name)
+        return record if isinstance(record, Prefetch) else None
+
     def hold(self, host: PoolView) -> None:
         """Open prefetches and the release queue hold their host pages."""
         for name in self.open.values():
@@ -147,14 +162,24 @@ class StorageView:
         if self.release:
             host.hold(tuple(self.release), ("queue", ""))
 
-    def pinned(self) -> set[NodeId]:
-        """The anchors of open prefetches."""
-        records = [self.records.get(name) for name in self.open.values()]
-        return {record.anchor for record in records if isinstance(record, Prefetch)}
-
     def equals(self, other: "StorageView") -> bool:
         """Nothing of it differs."""
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        return self is other or all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+
+NO_STORAGE = StorageView(no_storage())
+"""Stands for the storage of all caches that have none, so that they need not be told apart."""
+
+
+def storage_view(storage: Storage) -> StorageView:
+    """The storage part by value; `NO_STORAGE` where nothing is attached and nothing is left of it."""
+    if (
+        storage.attached or storage.records or storage.open or storage.release or storage.owed or storage.believed
+        or storage.answers or storage.reads or storage.writes or storage.reported or storage.loaded or storage.occupied
+        or storage.believed_draft
+    ):  # fmt: skip
+        return StorageView(storage)
+    return NO_STORAGE
 
 
 class View:
@@ -189,8 +214,12 @@ class View:
         self.rows = [pair[0] for pair in self.pairs]
         for request in self.requests.values():
             self.device.hold(request.pages, ("request", request.id))
-        self.storage = StorageView(state.storage)
-        self.storage.hold(self.host)
+        self.storage = storage_view(state.storage)
+        self.has_storage = self.storage is not NO_STORAGE
+        """Storage is attached, or something of it is left."""
+
+        if self.has_storage:
+            self.storage.hold(self.host)
         self.pins: dict[NodeId, int] = {}
         """How many receipts and copies name each node."""
 
@@ -204,6 +233,7 @@ class View:
         self.host.find_unheld()
         self._where: dict[PageHash, tuple[Row, int]] | None = None
         self._residency: tuple[frozenset[PageHash], frozenset[PageHash]] | None = None
+        self._storage_pins: frozenset[NodeId] | None = None
 
     def _take_nodes(self, state: State) -> None:
         make, rows, on_device, on_host = tuple.__new__, self.row, self.device, self.host
@@ -241,7 +271,6 @@ class View:
         for each in self.passes.values():
             old = known.get(f"f:{each.id}")
             self._add_busy(old if old is not None and old.record is each else busy_pass(each))
-
         for name, record in self.storage.records.items():
             old = known.get(name)
             self._add_busy(old if old is not None and old.record is record else busy_record(record))
@@ -278,6 +307,19 @@ class View:
                 ),
             )
         return self._residency
+
+    @property
+    def storage_pins(self) -> frozenset[NodeId]:
+        """The nodes that storage work keeps: anchors of open prefetches, and those that a write on the books reads."""
+        if self._storage_pins is None:
+            pins: set[NodeId] = set()
+            if self.storage.records:
+                opened = map(self.storage.prefetch, self.storage.open.values())
+                pins.update([record.anchor for record in opened if record is not None])
+                read = NO_PAGES.union(*[record.pages for record in self.storage.backups])
+                pins.update([row.id for row in self.rows if row.host is not None and not read.isdisjoint(row.host)])
+            self._storage_pins = frozenset(pins)
+        return self._storage_pins
 
     def cached(self, hashes: Iterable[PageHash]) -> list[tuple[Row, int]]:
         """The longest cached prefix of these pages, page by page."""
@@ -333,6 +375,7 @@ class View:
             and self.device_leaves == other.device_leaves
             and self.host_leaves == other.host_leaves
             and (self.policy, self.evictable, self.protected) == (other.policy, other.evictable, other.protected)
+            and self.storage.equals(other.storage)
         )
 
     def differs(self, other: "View") -> str | None:

@@ -86,7 +86,7 @@ def inserted_before_written(change: Change[Insert, Inserted]) -> bool:
 @sometimes("HC-EVICT-54", "evict", "take_pages", "load_back", "insert", "write_backup")
 def host_evicted_under_load(change: Change[Any, Any]) -> bool:
     """Host nodes were evicted to make room while a load read other host pages."""
-    reading = any(busy.live and busy.host_reads for busy in change.before.busy.values())
+    reading = any(ticket.to == "device" and ticket.good is None for ticket in change.before.tickets.values())
     return reading and any(pool == KV_HOST for pool, _ in change.what.victims)
 
 
@@ -126,7 +126,7 @@ def over_quota(change: Change[LoadBack, Refused]) -> bool:
 @sometimes("HC-XFER-60", "write_backup", "load_back", "insert", "evict", "take_pages")
 def two_copies(change: Change[Any, Any]) -> bool:
     """Two copies run at once."""
-    return len(change.after.tickets) > 1 and sum([busy.live for busy in change.after.busy.values()]) > 1
+    return sum([ticket.good is None for ticket in change.after.tickets.values()]) > 1
 
 
 @sometimes("HC-XFER-61", "copy_failed")

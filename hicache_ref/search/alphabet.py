@@ -371,11 +371,12 @@ def _next_end(d: Drawing) -> Operation | None:
             return _batch(d, ops.ReadDone, record, good=1.0)
         if isinstance(record, BackupWriting):
             return _batch(d, ops.WriteDone, record, good=1.0)
-    count = len(state.tickets) + len(state.storage.records) + len(state.storage.release) + len(state.storage.reads)
-    if count:
-        return _apply_all(count)
-    for rid in state.storage.open:
-        return ops.Abort(rid=rid)
+    storage = state.storage
+    ended = len(state.tickets) + len(storage.answers) + len(storage.reads) + len(storage.writes) + len(storage.release)
+    if ended:
+        return _apply_all(ended)
+    for rid in storage.open:
+        return ops.Progress(rid=rid, now=d.now)
     return None
 
 
