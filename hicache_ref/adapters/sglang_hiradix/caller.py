@@ -118,11 +118,14 @@ class Caller:
         return found.last_host_node if found.host_hit_length else found.last_device_node
 
     def on_lock(self, op: ops.Lock) -> Done | Invalid:
-        """The cache has pinned the path of the match's device end, or of its best end."""
+        """The cache has pinned the path of the match's device end.
+
+        Upstream's schedulers never lock a node that is on host only, and its counts would not bear it: a best end on
+        host is pinned by the resident node above it.
+        """
         if op.receipt in self.books.receipts:
             return Invalid(why=f"receipt {op.receipt} is in use")
-        found = self.engine.match(op.key)
-        node = found.last_device_node if op.at == "device" else self._best(found)
+        node = self.engine.match(op.key).last_device_node
         self.engine.cache.inc_lock_ref(node)
         self.books.receipts[op.receipt] = node
         return Done()
@@ -263,7 +266,8 @@ class Caller:
         before = set(self.books.copies)
         self.watch.loading = node
         try:
-            slots = self.engine.cache.load_back(node, None if op.quota is None else op.quota * size)
+            quota = None if op.quota is None else op.quota * size + self._evictable_above(node)
+            slots = self.engine.cache.load_back(node, quota)
             if slots is not None:
                 self.engine.cache.ready_to_load_host_cache()
         finally:
@@ -271,8 +275,31 @@ class Caller:
         self.watch.settle()
         tickets = tuple(name for name in self.books.copies if name not in before and name.startswith("d:"))
         if slots is None:
-            return Refused(why="below threshold, over quota or device full")
+            return Refused(why="below threshold, over quota or device full", wait_for=self._load_waits_for(op, node))
         return Submitted(tickets=tickets, pages=len(slots) // size)
+
+    def _load_waits_for(self, op: ops.LoadBack, node: Any) -> tuple[str, ...]:
+        """The passes that hold pages without which there is no room, if that is why nothing was loaded."""
+        size = self.engine.page_size
+        need = 0
+        while node.value is None:
+            need, node = need + len(node.key) // size, node.parent
+        if need * size < self.engine.cache.load_back_threshold or (op.quota is not None and need > op.quota):
+            return ()
+        evictable = (int(self.engine.cache.evictable_size()) - self._evictable_above(node)) // size
+        enough = need - self.free_device_count() <= evictable + len(self.books.held)
+        return self._holders(self.books.held) if enough else ()
+
+    @staticmethod
+    def _evictable_above(node: Any) -> int:
+        """Tokens that a load of this node pins, and that upstream's quota counts as if they could be had."""
+        while node.value is None:
+            node = node.parent
+        tokens = 0
+        while node.parent is not None:
+            tokens += len(node.key) if node.lock_ref == 0 else 0
+            node = node.parent
+        return tokens
 
     def on_copy_done(self, op: ops.CopyDone) -> Done | Invalid:
         """The copy has ended in the world; the cache hears of it from a poll."""

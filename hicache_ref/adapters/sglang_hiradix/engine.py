@@ -144,12 +144,15 @@ class Engine:
             strategy.protected_threshold = rules.slru_protected_threshold
         if rules.write_through_threshold is not None:
             cache.write_through_threshold = rules.write_through_threshold
-        if hasattr(self.controller, "storage_batch_size"):
-            self.controller.storage_batch_size = sizes.storage_batch
+        self._set_batch()
         if settings is not None and not hasattr(cache, "_parse_storage_backend_extra_config"):
             # Up to 0.5.5 a constant of 256 tokens, which no small cache ever reaches.
             cache.prefetch_threshold = settings.prefetch_threshold
             self.controller.prefetch_threshold = max(settings.prefetch_threshold, self.page_size)
+
+    def _set_batch(self) -> None:
+        if hasattr(self.controller, "storage_batch_size"):
+            self.controller.storage_batch_size = self.profile.sizes.storage_batch
 
     # -- keys -------------------------------------------------------------------------------------------------------
 
@@ -266,6 +269,7 @@ class Engine:
             served_model_name="model",
             hicache_storage_prefetch_policy=settings.prefetch_policy,
         )
+        self._set_batch()
         return None if done else str(said)
 
     def detach(self) -> str | None:

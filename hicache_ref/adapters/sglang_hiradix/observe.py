@@ -16,6 +16,11 @@ from hicache_ref.vocabulary.observation import LEVELS, Counts, IssuedCopy, Level
 class ObservedCaller(StoringCaller):
     """A caller that shows the cache. Pages are told by identity: one with two owners is listed with both."""
 
+    def start_afresh(self) -> None:
+        """As below; that a new cache holds nothing is no news."""
+        super().start_afresh()
+        self._events()
+
     def observe(self, level: Level) -> Observation:
         """Sizes at `counts`; owners at `pages`; locks at `tree`; contents at `bytes`."""
         engine, depth = self.engine, LEVELS.index(level)

@@ -209,12 +209,6 @@ class StoringCaller(Caller):
 
     # -- lifecycle --------------------------------------------------------------------------------------------------
 
-    def on_set_write_policy(self, op: ops.SetWritePolicy) -> Done:
-        """The controller follows the policy, by the two assignments with which an attach changes it."""
-        self.engine.controller.write_policy = op.policy
-        self.engine.cache.write_through_threshold = self.engine.profile.rules.hits_before_backup(op.policy)
-        return Done()
-
     def on_attach(self, op: ops.Attach) -> Done | Refused:
         """Storage is attached; where a release cannot at run time, the cache is new and has it from the start."""
         backend = _BACKENDS.get(op.backend, op.backend)
@@ -247,6 +241,8 @@ class StoringCaller(Caller):
         return Done()
 
     def _close_all(self) -> None:
+        if not hasattr(self.engine.cache, "release_aborted_request"):
+            return
         for fetch in list(self.books.fetches.values()):
             if self.is_open(fetch):
                 self.on_abort(ops.Abort(rid=fetch.rid))
@@ -269,16 +265,15 @@ class StoringCaller(Caller):
         return Done() if self.engine.cache.clear_storage_backend() else Refused(why="the backend cannot")
 
     def on_reset(self, op: ops.Reset) -> Done | Refused:
-        """Cache and pools are as new, unless something runs: upstream's scheduler flushes only when it is idle."""
-        if self.engine.cache.enable_storage and not self.resets_anytime:
+        """Cache and pools are as new, unless something runs: a scheduler flushes when it is idle and has polled."""
+        if not self.resets_anytime:
             self._close_all()
-        pending = self._reading_or_writing() if self.engine.cache.enable_storage else ()
-        busy = (*(name for name in self.books.pending() if name[0] in "hdf"), *pending)
-        if busy and not self.resets_anytime:
-            return Refused(why="work in flight", wait_for=tuple(sorted(busy)))
+            busy = (*self._reading_or_writing(), *(name for name in self.books.pending() if name[0] in "hdf"))
+            if busy:
+                return Refused(why="work in flight", wait_for=tuple(sorted(busy)))
+            self.engine.cache.check_hicache_events()
         self.engine.reset()
         self.books.__init__()  # type: ignore[misc]
-        self.engine.controller.write_policy = self.engine.profile.rules.write_policy
         self.workers.go_on()
         return Done()
 
