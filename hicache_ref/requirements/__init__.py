@@ -6,7 +6,9 @@ model. The text of each rule is in `spec/requirements.toml`; where text and code
 
 from hicache_ref.requirements import (
     backup,
+    commits,
     conformance,
+    draft,
     events,
     evict,
     hashing,
@@ -17,6 +19,8 @@ from hicache_ref.requirements import (
     locks,
     match,
     pages,
+    prefetch,
+    store,
     transfer,
     tree,
     witnesses,
@@ -28,8 +32,8 @@ from hicache_ref.requirements.registry import Broken
 from hicache_ref.requirements.view import View
 
 AREAS = (
-    pages, tree, match, insert, locks, leaves, evict, backup, load, transfer, hashing, events, conformance, lifecycle,
-    witnesses,
+    pages, tree, match, insert, locks, leaves, evict, backup, load, transfer, draft, store, prefetch, commits, hashing,
+    events, conformance, lifecycle, witnesses,
 )  # fmt: skip
 """Importing them registers their judges."""
 

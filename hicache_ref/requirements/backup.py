@@ -161,15 +161,24 @@ def _must_lack_room(after: View, row: Row, path: list[Row]) -> None:
         raise Broken.because(f"node {row.id} is due for backup, {room} host pages could be had, and none is submitted")
 
 
-def reclaimable_host_pages(view: View) -> int:
-    """The host pages that evicting host leaves, one after the other, would give up."""
-    below = view.below()
+def host_pages_for(view: View, wanted: int, kept: NodeId = ROOT) -> int:
+    """How many of the wanted host pages an allocation gets, after evicting if need be; node `kept` stays."""
+    free = len(view.host.free)
+    if wanted <= free:
+        return wanted
+    could = min(wanted, free + reclaimable_host_pages(view, kept))
+    return could if could == wanted or view.rules.evict_host_for_hopeless else free
+
+
+def reclaimable_host_pages(view: View, kept: NodeId = ROOT) -> int:
+    """The host pages that evicting host leaves, one after the other, would give up while node `kept` stays."""
+    below, pins = view.below(), view.storage_pins | {kept}
 
     def pages(row: Row) -> tuple[bool, int]:
         parts = [pages(child) for child in below.get(row.id, ())]
         total = sum(count for _, count in parts)
         goes = row.device is None and row.host is not None and not row.lock and all(gone for gone, _ in parts)
-        if not goes or row.id in view.storage_pins or view.host.written.intersection(row.host or ()):
+        if not goes or row.id in pins or view.host.written.intersection(row.host or ()):
             return False, total
         return True, total + len(row.key)
 

@@ -1,11 +1,14 @@
 """CONF: lawful answers, refusals without traces, and sizes. What compares with the model is the oracle's."""
 
+import math
+
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import ROOT
 from hicache_ref.vocabulary.operations import Audit, Operation, SetWritePolicy
 from hicache_ref.vocabulary.outcomes import Audited, Done, Invalid, Matched, Outcome, Refused
+from hicache_ref.vocabulary.storage import PREFETCH_POLICIES
 
 
 @step("HC-CONF-03", "set_write_policy")
@@ -90,4 +93,18 @@ def disabled_keeps_nothing(change: Change[Operation, Outcome]) -> int:
     published = change.what.events and change.op.op != "reset"
     if found or published or change.after.row.keys() - {ROOT}:
         raise Broken.because(f"{change.op.op} finds or keeps something in a disabled cache")
+    return 1
+
+
+@always("HC-CONF-14", "storage")
+def settings_are_lawful(view: View) -> int:
+    """The storage settings in force are a known policy, counts and times that are finite and not negative."""
+    settings = view.storage.settings
+    times = (settings.prefetch_timeout_base, settings.prefetch_timeout_per_ki_token, settings.prefetch_timeout_max or 0)
+    base, most = settings.prefetch_timeout_base, settings.prefetch_timeout_max
+    numbers = (settings.prefetch_threshold, *times)
+    if any(isinstance(n, bool) or not 0 <= n < math.inf for n in numbers) or (most is not None and base > most):
+        raise Broken.because(f"threshold and times {numbers} are in force, which no request can follow")
+    if settings.prefetch_policy not in PREFETCH_POLICIES:
+        raise Broken.because(f"prefetch policy {settings.prefetch_policy} is in force, known are {PREFETCH_POLICIES}")
     return 1

@@ -1,10 +1,13 @@
 """HASH: a page's hash is the chain of everything before it, its namespace included."""
 
-from hicache_ref.requirements.registry import Broken, always
+from hicache_ref.requirements.change import Change
+from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
 from hicache_ref.vocabulary.ids import ROOT, PageHash
 from hicache_ref.vocabulary.keys import PageKeys
+from hicache_ref.vocabulary.operations import Prefetch
+from hicache_ref.vocabulary.outcomes import Prefetching
 
 _seen: dict[tuple[PageHash, ...], tuple[PageKeys, PageHash | None, bool]] = {}
 """Chains that were recomputed before: hashes -> what they are the hashes of."""
@@ -37,3 +40,29 @@ def namespaces_share_nothing(view: View) -> int:
     if len(set(hashes)) != len(hashes):
         raise Broken.because("two pages of the tree have one hash")
     return len(hashes)
+
+
+@always("HC-HASH-03", "storage")
+def namespaces_stay_here(view: View) -> int:
+    """Without hash of the namespace no page of one is asked for, written, owed or believed stored."""
+    if view.rules.hash_namespace:
+        return 0
+    storage = view.storage
+    known = storage.believed | storage.owed.keys()
+    known = known.union(*[record.hashes for record in storage.backups])
+    secret = {digest for row in view.rows if row.extra is not None for digest in row.hashes}
+    named = [record.id for record in storage.prefetches if record.extra is not None]
+    if named or not known.isdisjoint(secret):
+        raise Broken.because(f"{named or len(known & secret)} of a namespace touch storage, which does not tell them apart")
+    return 1 + len(secret)
+
+
+@step("HC-HASH-04", "prefetch", told=("prefetching",))
+def asked_by_tokens_alone(change: Change[Prefetch, Prefetching]) -> int:
+    """Storage is asked for the hashes of the key's own pages, chained from the start of its namespace."""
+    record = change.after.storage.prefetch(change.told.id)
+    start = len(change.before.cached(change.hashes))
+    expected = change.hashes[start : start + change.told.pages]
+    if record is None or record.hashes != expected or record.extra != change.op.key.extra:
+        raise Broken.because(f"{change.told.id} asks for hashes that are not those of {change.op.key} from page {start} on")
+    return len(expected)

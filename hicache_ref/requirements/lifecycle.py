@@ -4,10 +4,11 @@ from hicache_ref.model.records import BackupEnded, PrefetchAnswered, PrefetchEnd
 from hicache_ref.model.state import FREE
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, eventually, step
+from hicache_ref.requirements.store import to_be_stored
 from hicache_ref.requirements.view import StorageView, View
 from hicache_ref.vocabulary.ids import ROOT, TIER
-from hicache_ref.vocabulary.operations import Reset
-from hicache_ref.vocabulary.outcomes import Done
+from hicache_ref.vocabulary.operations import Attach, ClearStorage, Detach, Reset
+from hicache_ref.vocabulary.outcomes import Done, Refused
 
 
 @eventually("HC-LIFE-01")
@@ -58,6 +59,72 @@ def reset_is_fresh(change: Change[Reset, Done]) -> int:
         written = any(pool.stamp) or any(pool.draft)
         if pool.free != list(range(pool.size))[::-1] or pool.owner != [FREE] * pool.size or written:
             raise Broken.because(f"pool {pool.name} is not as in a new cache")
+    return 1
+
+
+@step("HC-LIFE-06", "reset", "detach", told=("refused",))
+def refused_closes_storage_work(change: Change[Reset | Detach, Refused]) -> int:
+    """What has to be waited for is named, all other storage work is over, and the cache and its storage are as before."""
+    before, after, told = change.before, change.after, change.told
+    waiting = at_work(before) if isinstance(change.op, Reset) else [n for n in at_work(before) if n in before.storage.records]
+    if list(told.wait_for) != waiting or not waiting:
+        raise Broken.because(f"{told.wait_for} are to be waited for, at work are {waiting}")
+    was, now = before.storage, after.storage
+    over = (now.open, now.answers, now.reads, now.writes, now.release, now.occupied, now.loaded)
+    if any(over) or now.records.keys() - waiting or now.records.keys() != was.records.keys() & set(waiting):
+        raise Broken.because(f"storage work {sorted(now.records)} is left, with {over}, at work were {waiting}")
+    kept = ("row", "tickets", "passes", "requests", "receipts", "policy", "clock")
+    changed = [name for name in kept if getattr(before, name) != getattr(after, name)]
+    if changed or (was.attached, was.backend, was.settings) != (now.attached, now.backend, now.settings):
+        raise Broken.because(f"a refused {change.op.op} changed {changed or 'what is attached'}")
+    return 1
+
+
+@step("HC-LIFE-07", "attach", told=("done", "refused"))
+def attach_is_whole(change: Change[Attach, Done | Refused]) -> int:
+    """The backend and all settings are those asked for, or another backend stays and nothing changed."""
+    before, after, op = change.before.storage, change.after.storage, change.op
+    other = before.attached and before.backend != op.backend
+    if other != isinstance(change.told, Refused):
+        raise Broken.because(f"an attach of {op.backend} is {change.told.kind}, attached is {before.backend or 'nothing'}")
+    expected = (True, before.backend, before.settings) if other else (True, op.backend, op.settings)
+    if (after.attached, after.backend, after.settings) != expected or not change.still:
+        raise Broken.because(f"after the attach {after.backend} is attached with {after.settings}")
+    same = ("records", "open", "answers", "reads", "writes", "release", "believed", "loaded", "occupied")
+    changed = [name for name in same if getattr(before, name) != getattr(after, name)]
+    if changed or (before.attached and before.owed != after.owed):
+        raise Broken.because(f"an attach changed {changed or 'what is owed'}")
+    return 1
+
+
+@step("HC-LIFE-08", "detach", told=("done",))
+def detach_leaves_nothing(change: Change[Detach, Done]) -> int:
+    """Nothing of storage is left, nothing of it touches a page, and the cache is as before; also if none was attached."""
+    before, after = change.before, change.after
+    running = [name for name in at_work(before) if name in before.storage.records]
+    if running:
+        raise Broken.because(f"a detach succeeded while {running} ran")
+    if after.storage.attached or left_of(after.storage):
+        raise Broken.because(f"after a detach {left_of(after.storage) or 'storage'} is there")
+    kept = ("row", "tickets", "passes", "requests", "receipts", "policy", "clock")
+    changed = [name for name in kept if getattr(before, name) != getattr(after, name)]
+    if changed or change.what.events:
+        raise Broken.because(f"a detach changed {changed or 'what is published'}")
+    return 1
+
+
+@step("HC-LIFE-09", "clear_storage")
+def clear_forgets_storage(change: Change[ClearStorage, Done]) -> int:
+    """Nothing is believed stored, what may be stored is owed again where attach_offers, and the cache is as before."""
+    before, after = change.before, change.after
+    was, now = before.storage, after.storage
+    if now.believed or now.believed_draft or not change.still:
+        raise Broken.because("storage was cleared, and something is believed stored, or a node changed")
+    expected = set(was.owed) | (to_be_stored(after) if before.rules.attach_offers else set())
+    if now.owed.keys() != expected or (before.rules.attach_offers and now.reported):
+        raise Broken.because(f"storage was cleared, and {len(now.owed)} pages are owed, expected {len(expected)}")
+    if now.open != was.open or now.records.keys() != was.records.keys() or not all(r.cleared for r in now.records.values()):
+        raise Broken.because("storage was cleared under its work, which ended or does not know it")
     return 1
 
 

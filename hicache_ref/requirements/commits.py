@@ -1,0 +1,183 @@
+"""PREF: when a request may go on, what a commit does, and what a poll applies of prefetches."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from hicache_ref.model.records import Prefetch, PrefetchEnded, PrefetchQueued
+from hicache_ref.model.state import FREE
+from hicache_ref.requirements.backup import host_pages_for
+from hicache_ref.requirements.change import Change
+from hicache_ref.requirements.prefetch import Reading, threshold
+from hicache_ref.requirements.registry import Broken, step
+from hicache_ref.requirements.sweep import answered
+from hicache_ref.requirements.view import NOWHERE, View
+from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.ids import ROOT
+from hicache_ref.vocabulary.outcomes import Done, Polled, Progressed
+
+
+@step("HC-PREF-10", "progress")
+def policy_lets_go(change: Change[ops.Progress, Progressed]) -> int:
+    """The request may go on when its policy says so; until then nothing changes but the start of its clock."""
+    op, before, after = change.op, change.before, change.after
+    record = before.storage.prefetch(before.storage.open.get(op.rid))
+    done = record is None or _may_go(before, record, op.now)
+    if change.told.done != done:
+        raise Broken.because(f"request {op.rid} is told {change.told.done}, by its policy {done}")
+    if record is None or done:
+        return 1
+    now = after.storage.prefetch(record.id)
+    since = op.now if record.since < 0 else record.since
+    if now != record.model_copy(update={"since": since}) or change.told.loaded or not change.still:
+        raise Broken.because(f"request {op.rid} may not go on, and its prefetch changed")
+    return 1
+
+
+def _may_go(view: View, record: Prefetch, now: int) -> bool:
+    settings = view.storage.settings
+    if isinstance(record, PrefetchEnded) and view.rules.prefetch_commit == "progress" and record.known == record.done:
+        return True
+    if settings.prefetch_policy != "timeout":
+        return settings.prefetch_policy == "best_effort"
+    hits = 0 if isinstance(record, PrefetchQueued) else len(record.hashes)
+    since = now if record.since < 0 else record.since
+    return now - since > settings.timeout_ms(hits * view.profile.sizes.page_size)
+
+
+@step("HC-PREF-11", "abort")
+def abort_leaves_nothing(change: Change[ops.Abort, Done]) -> int:
+    """Nothing waits for the request or is kept for it, what was known to be read is given up, and no node changed."""
+    op, before, after = change.op, change.before, change.after
+    if op.rid in after.storage.open or op.rid in after.storage.loaded:
+        raise Broken.because(f"request {op.rid} has gone, and something is kept for it")
+    if not change.still:
+        raise Broken.because(f"an abort of {op.rid} changed a node")
+    record = before.storage.prefetch(before.storage.open.get(op.rid))
+    if record is None:
+        return 1
+    known = record.pages[: record.known] if isinstance(record, Reading) else ()
+    queued = before.rules.give_back == "queued"
+    goes_to = ("queue", "") if queued else FREE
+    if any(after.host.held.get(page) != goes_to for page in known):
+        raise Broken.because(f"host pages {known} of {record.id} were read, and are not {goes_to[0]}")
+    _stay_with_io(change, record, len(known))
+    return 1
+
+
+def _stay_with_io(change: Change[Any, Any], record: Prefetch, known: int) -> None:
+    """What the closed prefetch had and the scheduler did not know is held by nobody while its end is to come."""
+    left = change.after.storage.records.get(record.id)
+    if left is not None and left.pages != record.pages[known:]:
+        raise Broken.because(f"{record.id} was closed with {known} pages known, and keeps {left.pages}")
+    for page in record.pages[known:]:
+        holder = change.after.host.held.get(page)
+        if holder is not None if left is not None else holder != FREE:
+            raise Broken.because(f"host page {page} of {record.id} was not known to be read, and went to {holder}")
+
+
+def committed(change: Change[Any, Any]) -> Iterator[tuple[Prefetch, int]]:
+    """The prefetches that the step committed, each with how many of its pages were known to be read."""
+    before, told, op = change.before.storage, change.told, change.op
+    if isinstance(told, Polled):
+        for record in map(before.prefetch, told.committed):
+            if isinstance(record, PrefetchEnded):
+                yield record, record.done
+    elif isinstance(told, Progressed) and told.done and op.rid in before.open:
+        record = before.prefetch(before.open[op.rid])
+        if record is not None:
+            yield record, record.known if isinstance(record, Reading) else 0
+
+
+@step("HC-PREF-07", "progress", "poll")
+def commit_leaves_no_gap(change: Change[ops.Progress | ops.Poll, Progressed | Polled]) -> int:
+    """Known pages are in the tree below the anchor, one for each place, or free; never a gap."""
+    after, judged = change.after, 0
+    for record, known in committed(change):
+        judged += 1
+        anchor = after.row.get(record.anchor, NOWHERE)
+        lost = anchor is NOWHERE or (anchor.id != ROOT and anchor.host is None)
+        for page, digest in zip(record.pages[:known], record.hashes, strict=False):
+            row, at = after.where.get(digest, (NOWHERE, 0))
+            there = row.host[at] if row.host is not None else None
+            mine = after.host.held.get(page) == ("node", row.id) and there == page
+            if not mine and after.host.held.get(page) != FREE:
+                raise Broken.because(f"host page {page} of {record.id} is neither in its node nor free")
+            if mine if lost else there is None:
+                raise Broken.because(f"{record.id} is committed {'without its anchor' if lost else 'with a gap'}")
+        _stay_with_io(change, record, known)
+    return judged
+
+
+@step("HC-PREF-14", "poll")
+def closed_end_changes_no_node(change: Change[ops.Poll, Polled]) -> int:
+    """Nothing that a closed prefetch read is in the tree; what is new there was committed by this poll."""
+    before, after, judged = change.before, change.after, 0
+    for name in {*change.told.answers, *change.told.reads}:
+        record = before.storage.prefetch(name)
+        if record is None or record.rid is not None:
+            continue
+        judged += 1
+        kept = [page for page in record.pages if after.host.held.get(page, FREE)[0] == "node"]
+        if kept:
+            raise Broken.because(f"{name} was closed, and host pages {kept} that it read are in the tree")
+    if not change.still:
+        new = after.where.keys() - before.where.keys()
+        if new.difference(*(record.hashes[:known] for record, known in committed(change))):
+            raise Broken.because("a poll cached pages of no prefetch that it committed")
+    return judged
+
+
+@step("HC-PREF-18", "poll")
+def storage_ends_in_order(change: Change[ops.Poll, Polled]) -> int:
+    """Answers, batches and writes are applied in the order in which they ended, up to the agreed numbers."""
+    was, now, op, told = change.before.storage, change.after.storage, change.op, change.told
+    if change.before.has_storage:
+        names = tuple([name for name, _ in was.reads[: op.reads]])
+        expected = (tuple(was.answers[: op.answers]), names, tuple(was.writes[: op.writes]))
+        if (told.answers, told.reads, told.writes) != expected:
+            raise Broken.because(f"{(told.answers, told.reads, told.writes)} were applied, {expected} were to be")
+        left = (was.answers[op.answers :], was.reads[op.reads :], was.writes[op.writes :])
+        if (now.answers, now.reads, now.writes) != left:
+            raise Broken.because(f"{(now.answers, now.reads, now.writes)} wait for the next poll, {left} should")
+        last = [name for name in names if isinstance(was.records.get(name), PrefetchEnded) and name not in dict(left[1])]
+        due = [n for n in dict.fromkeys(last) if n in was.open.values() and change.before.rules.prefetch_commit == "poll"]
+        if sorted(told.committed) != sorted(due):
+            raise Broken.because(f"{told.committed} were committed, {due} had been read to the end")
+    return len(told.answers) + len(told.reads) + len(told.writes)
+
+
+@step("HC-PREF-12", "progress", "poll")
+def loaded_is_told_once(change: Change[ops.Progress | ops.Poll, Progressed | Polled]) -> int:
+    """The request is told, once, how many pages of its last commit were new."""
+    was, now, told = change.before.storage.loaded, change.after.storage.loaded, change.told
+    expected = dict(was)
+    for record, known in committed(change):
+        assert record.rid is not None
+        new = [page for page in record.pages[:known] if change.after.host.held.get(page, FREE)[0] == "node"]
+        expected[record.rid] = len(new)
+    count = expected.pop(change.op.rid, 0) if isinstance(told, Progressed) and told.done else 0  # type: ignore[union-attr]
+    if isinstance(told, Progressed) and told.loaded != count:
+        raise Broken.because(f"request {change.op.rid} is told {told.loaded} pages, storage gave it {count}")  # type: ignore[union-attr]
+    if now != {rid: pages for rid, pages in expected.items() if pages}:
+        raise Broken.because(f"{now} is kept to be told, expected {expected}")
+    return 1
+
+
+@step("HC-PREF-08", "poll")
+def revoked_for_cause(change: Change[ops.Poll, Polled]) -> int:
+    """An answered prefetch reads, or is revoked if storage has too little or the host no room."""
+    before, after, told = change.before, change.after, change.told
+    enough = threshold(before)
+    for name in told.answers:
+        was, now = before.storage.prefetch(name), after.storage.prefetch(name)
+        if was is None or (name in told.revoked) != (was.rid is not None and now is None):
+            raise Broken.because(f"{name} is {'' if name in told.revoked else 'not '}told to be revoked")
+        if now is not None and (was.rid is None or len(now.pages) < enough or now.hashes != was.hashes[: len(now.pages)]):
+            raise Broken.because(f"{name} reads {len(now.pages)} pages, {len(was.hashes)} are there, {enough} are enough")
+    first = answered(change)
+    if isinstance(first, Prefetch) and first.rid is not None:
+        room = host_pages_for(before, len(first.hashes))
+        now = after.storage.prefetch(first.id)
+        if (now is None) != (room < enough) or (now is not None and len(now.pages) != room):
+            raise Broken.because(f"{first.id} is {now.stage if now else 'revoked'}, there is room for {room} pages")
+    return len(told.answers)
