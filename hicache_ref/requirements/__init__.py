@@ -24,6 +24,7 @@ from hicache_ref.requirements import (
 from hicache_ref.requirements.catalogue import REQUIREMENTS, Requirement, catalogue_digest
 from hicache_ref.requirements.change import StepLike
 from hicache_ref.requirements.checker import Checker
+from hicache_ref.requirements.incremental import IncrementalChecker
 from hicache_ref.requirements.registry import Broken
 from hicache_ref.requirements.view import View
 
@@ -33,4 +34,14 @@ AREAS = (
 )  # fmt: skip
 """Importing them registers their judges."""
 
-__all__ = ["AREAS", "REQUIREMENTS", "Broken", "Checker", "Requirement", "StepLike", "View", "catalogue_digest"]
+__all__ = [
+    "AREAS",
+    "REQUIREMENTS",
+    "Broken",
+    "Checker",
+    "IncrementalChecker",
+    "Requirement",
+    "StepLike",
+    "View",
+    "catalogue_digest",
+]
