@@ -140,6 +140,18 @@ class DeviceFullOfLeaves(Model):
         return Refused(why="device full") if count > self.free_count(KV_DEVICE) else None
 
 
+@plant(
+    "write-back-drops", "K4", OWN, expected="HC-CONF-02", rules=WRITE_BACK,
+    lockstep_only="no requirement says that write_back makes a copy where there is room for one",
+)  # fmt: skip
+class WriteBackDrops(Model):
+    """Under write_back a node without host copy is dropped, although there is room for one."""
+
+    def _write_back(self, node: Node) -> bool:
+        """Never."""
+        return False
+
+
 @plant("pruned-not-demoted", "K4", "SG-33713", expected="HC-EVICT-05")
 class PrunedNotDemoted(Model):
     """A backed-up node that leaves the device leaves the tree too, and its host copy is lost.

@@ -5,8 +5,8 @@ from hicache_ref.model import Model
 from hicache_ref.model.state import Node
 from hicache_ref.vocabulary.ids import KV_DEVICE
 from hicache_ref.vocabulary.keys import PageKeys
-from hicache_ref.vocabulary.operations import Insert
-from hicache_ref.vocabulary.outcomes import Inserted, Invalid
+from hicache_ref.vocabulary.operations import GiveBack, Insert, TakePages
+from hicache_ref.vocabulary.outcomes import Done, Inserted, Invalid, Refused, Took
 
 
 @plant("stale-match-inserted", "K6", "VL-42289", expected="HC-TREE-02")
@@ -59,6 +59,31 @@ class DuplicatesNeverFreed(Model):
         free = self.state.pools[KV_DEVICE].free
         free[:] = [page for page in free if page not in told.given_back]
         return told
+
+
+@plant(
+    "fewer-pages-than-asked", "K14", OWN, expected="HC-PAGE-09",
+    lockstep_only="no requirement compares what a request was given with what it asked for",
+)  # fmt: skip
+class FewerPagesThanAsked(Model):
+    """A request that asks for several pages gets one less."""
+
+    def on_take_pages(self, op: TakePages) -> Took | Refused:
+        """One less, but at least one."""
+        return super().on_take_pages(op.model_copy(update={"n": max(1, op.n - 1)}))
+
+
+@plant(
+    "give-back-ends-pass", "K6", OWN, expected="HC-PAGE-09",
+    lockstep_only="no requirement says that a pass stays on the books until it has ended",
+)  # fmt: skip
+class GiveBackEndsPass(Model):
+    """A request that gives its pages back takes its running pass off the books, and the pages are free under it."""
+
+    def on_give_back(self, op: GiveBack) -> Done:
+        """The pass is forgotten first."""
+        self.state.passes.pop(op.rid, None)
+        return super().on_give_back(op)
 
 
 @plant("request-keeps-pages", "K2", OWN, expected="HC-INSERT-03")

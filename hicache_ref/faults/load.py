@@ -85,6 +85,18 @@ class FailedLoadCountsAsLoaded(Model):
         return set()
 
 
+@plant(
+    "failed-load-drops-host-copy", "K4", OWN, expected="HC-CONF-07",
+    lockstep_only="no requirement says what a failed load may not take",
+)  # fmt: skip
+class FailedLoadDropsHostCopy(Model):
+    """After a failed load the node leaves the tree, although its host copy is as good as before."""
+
+    def lose_device(self, node: Node) -> set[str]:
+        """The node and all below it."""
+        return self.lose_subtree(node) if node.id in self.state.nodes else set()
+
+
 @plant("failed-load-keeps-below", "K5", OWN, expected="HC-TREE-06")
 class FailedLoadKeepsBelow(Model):
     """A failed load takes its nodes from the device, and leaves what is resident below them there."""

@@ -124,6 +124,21 @@ class UnpinnedTwice(Model):
         return told
 
 
+@plant(
+    "lock-pins-nothing", "K3", OWN, expected="HC-LOCK-01",
+    lockstep_only="no requirement says what a receipt has to name",
+)  # fmt: skip
+class LockPinsNothing(Model):
+    """A lock gives a receipt that names no node, and the path is evicted under its holder."""
+
+    def on_lock(self, op: Lock) -> Done:
+        """What was pinned is unpinned again."""
+        told = super().on_lock(op)
+        self.unpin(self.state.receipts[op.receipt].pins)
+        self.state.receipts[op.receipt] = replace(self.state.receipts[op.receipt], pins=())
+        return told
+
+
 @plant("lock-pins-only-the-end", "K3", OWN, expected=("HC-LOCK-04", "HC-BACKUP-03", "HC-LOAD-05"))
 class LockPinsOnlyTheEnd(Model):
     """A lock pins the node at its end and nothing above it, so that the path is evicted from above."""

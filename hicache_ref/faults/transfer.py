@@ -134,6 +134,18 @@ class UnwrittenSourceAccepted(Model):
         return False
 
 
+@plant(
+    "failed-backup-drops-node", "K4", OWN, expected="HC-CONF-07",
+    lockstep_only="no requirement says what a failed backup may not take",
+)  # fmt: skip
+class FailedBackupDropsNode(Model):
+    """A resident node whose backup failed leaves the tree, device copy and all."""
+
+    def lose_host(self, node: Node) -> set[str]:
+        """The node and all below it."""
+        return self.lose_subtree(node) if node.id in self.state.nodes else set()
+
+
 @plant("failed-backup-keeps-below", "K4", OWN, expected="HC-BACKUP-01")
 class FailedBackupKeepsBelow(Model):
     """A node loses its host copy by a failure, and what is backed up below it keeps its own behind the gap."""
