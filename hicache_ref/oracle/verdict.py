@@ -45,13 +45,13 @@ class DivergenceLine(Frozen):
 
     requirement: str
     operation: str
-    trace: str | None
+    trace: str | None = None
     """The file that holds its smallest trace; None for a known one, which keeps its own."""
 
     length: int
     """Steps of the smallest trace."""
 
-    known: str | None
+    known: str | None = None
     """Which known divergence it is; None: a new one."""
 
 
@@ -66,7 +66,7 @@ class CheckReport(Frozen):
     completion: str
     steps: int
     seconds: float
-    seed: int | None
+    seed: int | None = None
     requirements: Exercised
     witnesses: Reached
     divergences: tuple[DivergenceLine, ...]
