@@ -80,7 +80,7 @@ def nothing_is_lost(change: Making) -> int:
     gone = {row.id for row in taken if row.id not in after.row}
     for row in taken:
         now = after.row.get(row.id)
-        if now is not None and now.device is None:
+        if now is not None and now.device is None and row.host is None:
             _must_be_written(after, now)
         elif now is None:
             orphans = [each.id for each in after.rows if each.parent == row.id]
