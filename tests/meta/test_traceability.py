@@ -10,6 +10,7 @@ import pytest
 from hicache_ref.faults import FAULTS
 from hicache_ref.requirements import REQUIREMENTS
 from hicache_ref.requirements.registry import ALWAYS, EVENTUALLY, FACT, STEP, WITNESS
+from hicache_ref.storage.conformance import RULES as STORE_RULES
 from hicache_ref.vocabulary.operations import OPERATION_TYPES
 from hicache_ref.vocabulary.profile import Rules
 from tests.meta.tidy import texts
@@ -68,7 +69,7 @@ CODE = {
 
 def of_kind(kind: str) -> set[str]:
     """The requirements of this kind that states suffice to judge."""
-    return {name for name, each in REQUIREMENTS.items() if each.kind == kind and each.by != "oracle"}
+    return {name for name, each in REQUIREMENTS.items() if each.kind == kind and each.by not in ("oracle", "storage")}
 
 
 @pytest.mark.parametrize("kind", CODE)
@@ -83,6 +84,15 @@ def test_what_only_an_oracle_can_judge_is_named_there() -> None:
     named = {name for path, text in texts(ROOT) if path.startswith("hicache_ref/oracle/") for name in ID.findall(text)}
 
     assert set() == oracle - named
+
+
+def test_what_is_tried_on_stores_is_named_there() -> None:
+    """Goal: no rule of stores that nobody tries. Method: the kit's rules, and ids in the package's other code."""
+    stores = {name for name, each in REQUIREMENTS.items() if each.by == "storage"}
+    named = {name for path, text in texts(ROOT) if path.startswith("hicache_ref/storage/") for name in ID.findall(text)}
+
+    assert set() == STORE_RULES.keys() - stores
+    assert set() == stores - named
 
 
 def test_no_file_names_a_rule_that_is_not() -> None:
