@@ -9,6 +9,7 @@ from hicache_ref.requirements import (
     conformance,
     events,
     evict,
+    failure,
     hashing,
     insert,
     leaves,
@@ -29,8 +30,8 @@ from hicache_ref.requirements.registry import Broken
 from hicache_ref.requirements.view import View
 
 AREAS = (
-    pages, tree, match, insert, locks, leaves, evict, backup, load, transfer, hashing, events, conformance, lifecycle,
-    witnesses,
+    pages, tree, match, insert, locks, leaves, evict, backup, load, transfer, failure, hashing, events, conformance,
+    lifecycle, witnesses,
 )  # fmt: skip
 """Importing them registers their judges."""
 

@@ -173,4 +173,6 @@ def test_every_rule_is_on_the_upstream_map() -> None:
             area = named or area
             mapped.append(area + number)
 
-    assert sorted(name for name, each in REQUIREMENTS.items() if each.kind != "sometimes") == sorted(mapped)
+    judged = [name for name, each in REQUIREMENTS.items() if each.kind != "sometimes" and each.by != "storage"]
+
+    assert sorted(judged) == sorted(mapped)

@@ -20,9 +20,9 @@ from hicache_ref.vocabulary.operations import (
     Unlock,
     WriteBackup,
 )
-from hicache_ref.vocabulary.outcomes import Done, Invalid
+from hicache_ref.vocabulary.outcomes import Done, Invalid, Polled
 from tests.properties.breaking import DEVICE, HOST, World, key, told
-from tests.properties.broken_states import on_host
+from tests.properties.broken_states import backed_up, on_host
 from tests.properties.broken_steps import STEPS, Told, broken, cached
 
 __all__ = ["STEPS"]
@@ -45,7 +45,7 @@ def a_load_does_not_wait_for_its_source() -> Told:
     return world, op, step._replace(effects=(effect.model_copy(update={"after": ()}),))
 
 
-@broken("HC-XFER-04", "HC-XFER-10")
+@broken("HC-XFER-04", "HC-XFER-10", "HC-XFER-11")
 def a_copy_ends_before_its_source_is_written() -> Told:
     world = World()
     world.do(TakePages(rid="r", n=1), Forward(rid="r", key=key("1"), start=0), Insert(rid="r", key=key("1"), start=0))
@@ -83,6 +83,22 @@ def a_copy_writes_into_another_page() -> Told:
     op, step = world.seen(CopyDone(ticket="h:1"))
     world.state.pools[DEVICE].stamp[pages[0]] = "0" * 64
     return world, op, step
+
+
+@broken("HC-XFER-11")
+def a_pass_is_forgotten() -> Told:
+    world = World()
+    world.do(TakePages(rid="r", n=1), Forward(rid="r", key=key("1"), start=0))
+    world.unseen(ForwardDone(rid="r"))
+    return world, Poll(), Step(Polled())
+
+
+@broken("HC-XFER-12", "HC-EVENT-01")
+def a_poll_takes_a_host_copy() -> Told:
+    world = World()
+    backed_up(world, "1")
+    world.strip(world.node("1"), HOST)
+    return world, Poll(), Step(Polled())
 
 
 def inserting() -> Told:

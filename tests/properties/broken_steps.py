@@ -10,6 +10,7 @@ from hicache_ref.vocabulary.operations import (
     CopyDone,
     Evict,
     EvictHost,
+    GiveBack,
     Insert,
     LoadBack,
     Lock,
@@ -122,6 +123,22 @@ def an_insert_leaves_no_priority() -> Told:
     return world, op, step
 
 
+@broken("HC-PAGE-10")
+def a_request_gets_a_page_less() -> Told:
+    world = World()
+    _, step = world.seen(TakePages(rid="q", n=1))
+    return world, TakePages(rid="q", n=2), step
+
+
+@broken("HC-PAGE-11")
+def a_request_outlives_its_pages() -> Told:
+    world = World()
+    world.do(TakePages(rid="q", n=1))
+    op, step = world.seen(GiveBack(rid="q"))
+    world.state.requests["q"] = Request(id="q", pages=())
+    return world, op, step
+
+
 @broken("HC-LOCK-02")
 def a_lock_gives_no_receipt() -> Told:
     world = cached()
@@ -129,7 +146,7 @@ def a_lock_gives_no_receipt() -> Told:
     return world, Lock(receipt="l", key=key("12")), step._replace(outcome=Done())
 
 
-@broken("HC-LOCK-03", "HC-EVENT-01")
+@broken("HC-LOCK-03", "HC-XFER-12", "HC-EVENT-01")
 def a_locked_node_is_demoted_by_a_poll() -> Told:
     world = World()
     backed_up(world, "12")
@@ -194,6 +211,21 @@ def one_node_more_is_evicted() -> Told:
     world.insert("2")
     _, step = world.seen(Evict(n=2))
     return world, Evict(n=1), step
+
+
+@broken("HC-EVICT-08")
+def a_request_is_refused_beside_a_leaf() -> Told:
+    world = cached("12")
+    return world, TakePages(rid="q", n=6), Step(Refused(why="device full"))
+
+
+@broken("HC-EVICT-09")
+def write_back_drops_beside_free_host_pages() -> Told:
+    world = cached("1", write_policy="write_back")
+    world.state.policy = "write_through"
+    op, step = world.seen(Evict(n=1))
+    world.state.policy = "write_back"
+    return world, op, step
 
 
 @broken("HC-BACKUP-02")
