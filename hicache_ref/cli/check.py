@@ -144,16 +144,15 @@ def _walked(campaign: Campaign, chosen: Chosen, budget: Budget, report: Path, co
     """The campaign has run, and its story can be told. Raises Problem, AdapterError."""
     folder = stack.enter_context(ReportFolder(report))
     campaign.write_ahead = folder.running
-    show = stack.enter_context(progress(color=color))
-    campaign.progress = lambda outlook: show(
-        f"{outlook.steps:,} steps, {outlook.walks:,} walks, {outlook.seconds:.0f} s, "
-        f"{len(outlook.divergences)} divergences"
-    )
 
     def stop() -> None:
         campaign.stop = True
 
-    with stopping(stop):
+    with progress(color=color) as show, stopping(stop):
+        campaign.progress = lambda outlook: show(
+            f"{outlook.steps:,} steps, {outlook.walks:,} walks, {outlook.seconds:.0f} s, "
+            f"{len(outlook.divergences)} divergences"
+        )
         outlook = campaign.run(budget)
     remarks = []
     if outlook.stopped and outlook.unfinished:

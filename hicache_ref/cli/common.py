@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 from rich.console import Console
-from rich.status import Status
+from rich.live import Live
+from rich.spinner import Spinner
 
 from hicache_ref.adapters.registry import open_adapter, open_command
 from hicache_ref.requirements import REQUIREMENTS
@@ -143,24 +144,36 @@ def emphasised(text: str, style: str, *, color: bool) -> str:
 class Progress:
     """A line that changes, on standard error if that is a terminal."""
 
-    def __init__(self, status: Status | None) -> None:
-        self._status = status
+    def __init__(self, live: Live | None, spinner: Spinner) -> None:
+        self._live = live
+        self._spinner = spinner
 
     def __call__(self, text: str) -> None:
         """The line says `text`."""
-        if self._status is not None:
-            self._status.update(text)
+        self._spinner.update(text=text)
+
+    def aside(self, text: str) -> None:
+        """The text is on standard output, and the line goes on below it."""
+        if self._live is not None:
+            self._live.stop()
+        print(text, flush=True)
+        if self._live is not None:
+            self._live.start()
 
 
 @contextmanager
 def progress(*, color: bool) -> Iterator[Progress]:
-    """A live line on standard error while the block runs, if standard error is a terminal."""
-    console = Console(stderr=True, no_color=True if not color else None)
+    """A live line on standard error while the block runs, if standard error is a terminal.
+
+    Standard output is left alone: what is printed there meanwhile is results, which may go to a file.
+    """
+    console = Console(stderr=True, no_color=None if color else True)
+    spinner = Spinner("dots", "starting")
     if not console.is_terminal:
-        yield Progress(None)
+        yield Progress(None, spinner)
         return
-    with console.status("starting") as status:
-        yield Progress(status)
+    with Live(spinner, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as live:
+        yield Progress(live, spinner)
 
 
 @contextmanager

@@ -97,7 +97,7 @@ def run(
         done.append(result)
         show(f"{len(done)} of {len(ids or FAULTS)} faults")
         if show_rows:
-            print(_row(result, color=not no_color), flush=True)
+            show.aside(_row(result, color=not no_color))
 
     with progress(color=not no_color) as show, stopping(_interrupt):
         show("hunting")

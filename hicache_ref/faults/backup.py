@@ -2,14 +2,12 @@
 
 from typing import Literal
 
-from hicache_ref.faults.catalogue import OWN, plant
+from hicache_ref.faults.catalogue import OWN, WRITE_BACK, plant
 from hicache_ref.model import Model
 from hicache_ref.model.state import Node, Ticket
 from hicache_ref.vocabulary.ids import ROOT, NodeId
 from hicache_ref.vocabulary.operations import SetWritePolicy
 from hicache_ref.vocabulary.outcomes import Done, Refused
-
-WRITE_BACK = {"write_policy": "write_back"}
 
 
 @plant("child-backup-refused", "K4", "SG-25065", expected="HC-BACKUP-05")
@@ -47,7 +45,7 @@ class ChainChildFirst(Model):
         return super()._scope(node)[::-1]
 
 
-@plant("backup-source-unpinned", "K6", OWN, expected=("HC-BACKUP-03", "HC-LOCK-01"))
+@plant("backup-source-unpinned", "K6", OWN, expected="HC-BACKUP-03")
 class BackupSourceUnpinned(Model):
     """The node that a backup reads is not pinned, and may be evicted while it is copied."""
 
@@ -83,7 +81,7 @@ class WriteBackBacksUpEarly(Model):
         return super().count_hit(node) or node.host is None
 
 
-@plant("policy-change-leaves-gap", "K4", "OR-7", expected=("HC-BACKUP-01", "HC-CONF-03"), rules=WRITE_BACK)
+@plant("policy-change-leaves-gap", "K4", "OR-7", expected="HC-BACKUP-01", rules=WRITE_BACK)
 class PolicyChangeLeavesGap(Model):
     """A change from write_back to a write-through policy is accepted while host data lacks its prefix.
 

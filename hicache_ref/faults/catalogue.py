@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Literal, TypeVar
 
 from hicache_ref.model import Model
+from hicache_ref.search.finding import Finding
 
 Kind = Literal["K1", "K2", "K3", "K4", "K5", "K6", "K7", "K8", "K9", "K10", "K11", "K12", "K13", "K14", "K15"]
 
@@ -32,10 +33,15 @@ KINDS: dict[Kind, str] = {
     "K15": "a crash on lawful input",
 }
 
+RuleValue = str | int | bool | None
+
+STAGED: Mapping[str, RuleValue] = {"write_policy": "write_back", "write_back_copy": "staged"}
+"""Rules under which an evicted node waits on host for its copy."""
+
+WRITE_BACK: Mapping[str, RuleValue] = {"write_policy": "write_back"}
+
 OWN = "own"
 """Origin of a fault that no public report describes."""
-
-RuleValue = str | int | bool | None
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Fault:
     """What the faulty cache does, in one sentence."""
 
     expected: tuple[str, ...]
-    """Requirements of which one must be the weakest that is broken."""
+    """Requirements that tell the story: one of them must be broken when the fault is found."""
 
     model: type[Model]
     rules: Mapping[str, RuleValue]
@@ -64,6 +70,11 @@ class Fault:
     def origin(self) -> str:
         """All origins in one text."""
         return ", ".join(self.origins)
+
+    def named_by(self, finding: Finding) -> str:
+        """The expected requirement that the finding names, first or among those that fall with it; else the first."""
+        broken = (finding.requirement, *finding.falls)
+        return next((requirement for requirement in self.expected if requirement in broken), finding.requirement)
 
 
 FAULTS: dict[str, Fault] = {}

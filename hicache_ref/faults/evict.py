@@ -2,15 +2,13 @@
 
 from collections.abc import Iterator
 
-from hicache_ref.faults.catalogue import OWN, plant
+from hicache_ref.faults.catalogue import OWN, STAGED, WRITE_BACK, plant
 from hicache_ref.model import Model
 from hicache_ref.model.evict import Rank, Tally
 from hicache_ref.model.state import Node
 from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, ROOT, NodeId, Pages, PoolName
 from hicache_ref.vocabulary.operations import Evict
 from hicache_ref.vocabulary.outcomes import Evicted, Refused
-
-WRITE_BACK = {"write_policy": "write_back"}
 
 
 @plant("evict-forgets-parents", "K5", "D2", "SG-5499", expected="HC-EVICT-03")
@@ -26,7 +24,7 @@ class EvictForgetsParents(Model):
         return super()._victims(pool_name, leaves.copy())
 
 
-@plant("failed-backup-demotes", "K12", "D3", "SG-27108", expected=("HC-TREE-03", "HC-EVICT-05"), rules=WRITE_BACK)
+@plant("failed-backup-demotes", "K12", "D3", "SG-27108", expected="HC-TREE-03", rules=WRITE_BACK)
 class FailedBackupDemotes(Model):
     """Under write_back a node leaves the device although its backup found no room or failed.
 
@@ -44,7 +42,7 @@ class FailedBackupDemotes(Model):
         return pages
 
 
-@plant("host-eviction-takes-victim", "K2", "D14", expected=("HC-PAGE-01", "HC-PAGE-05", "HC-PAGE-08"), rules=WRITE_BACK)
+@plant("host-eviction-takes-victim", "K2", "D14", expected=("HC-PAGE-01", "HC-PAGE-08"), rules=WRITE_BACK)
 class HostEvictionTakesVictim(Model):
     """Host eviction for a backup cascades upwards, and frees the pages of the very node that is being backed up.
 
@@ -89,7 +87,7 @@ class HostEvictionEmptiesPool(Model):
         return super().evict_host(len(self.state.pools[KV_HOST].owner))
 
 
-@plant("host-evicted-beside-free-pages", "K4", "TR-18868", expected=("HC-EVICT-06", "HC-EVICT-07"))
+@plant("host-evicted-beside-free-pages", "K4", "TR-18868", expected="HC-EVICT-07")
 class HostEvictedBesideFreePages(Model):
     """A backup evicts host content as if no page were free.
 
@@ -103,7 +101,7 @@ class HostEvictedBesideFreePages(Model):
         return count <= self.free_count(KV_HOST)
 
 
-@plant("host-evicted-for-hopeless", "K4", "OR-11", "LM-4659", expected="HC-EVICT-06")
+@plant("host-evicted-for-hopeless", "K4", "OR-11", "LM-4659", expected="HC-EVICT-07")
 class HostEvictedForHopeless(Model):
     """Host content is evicted for a backup that finds no room even then.
 
@@ -118,7 +116,7 @@ class HostEvictedForHopeless(Model):
         return count <= self.free_count(KV_HOST)
 
 
-@plant("device-evicted-for-hopeless", "K4", OWN, expected="HC-EVICT-06")
+@plant("device-evicted-for-hopeless", "K4", OWN, expected=("HC-EVICT-06", "HC-EVICT-07"))
 class DeviceEvictedForHopeless(Model):
     """Device content is evicted for a request that is refused all the same."""
 
@@ -131,9 +129,30 @@ class DeviceEvictedForHopeless(Model):
 
 
 @plant(
-    "pruned-not-demoted", "K4", "SG-33713", expected="HC-CONF-07",
-    lockstep_only="the requirements on victims speak of those without host copy",
+    "device-full-of-leaves", "K11", OWN, expected="HC-CONF-02",
+    lockstep_only="no requirement says that an allocation which could succeed does",
 )  # fmt: skip
+class DeviceFullOfLeaves(Model):
+    """A request for pages is refused although evicting a leaf would make room for it."""
+
+    def device_room(self, count: int) -> Refused | None:
+        """What is free, and nothing more."""
+        return Refused(why="device full") if count > self.free_count(KV_DEVICE) else None
+
+
+@plant(
+    "write-back-drops", "K4", OWN, expected="HC-CONF-02", rules=WRITE_BACK,
+    lockstep_only="no requirement says that write_back makes a copy where there is room for one",
+)  # fmt: skip
+class WriteBackDrops(Model):
+    """Under write_back a node without host copy is dropped, although there is room for one."""
+
+    def _write_back(self, node: Node) -> bool:
+        """Never."""
+        return False
+
+
+@plant("pruned-not-demoted", "K4", "SG-33713", expected="HC-EVICT-05")
 class PrunedNotDemoted(Model):
     """A backed-up node that leaves the device leaves the tree too, and its host copy is lost.
 
@@ -159,7 +178,7 @@ class EvictGivesUpEarly(Model):
         return super()._victims(pool_name, {number for number in leaves if nodes[number].host is not None})
 
 
-@plant("staged-counts-as-freed", "K12", OWN, expected="HC-EVICT-03", rules=WRITE_BACK)
+@plant("staged-counts-as-freed", "K12", OWN, expected="HC-EVICT-03", rules=STAGED)
 class StagedCountsAsFreed(Model):
     """Eviction reports pages as free that a copy still reads."""
 

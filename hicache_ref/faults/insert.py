@@ -5,11 +5,11 @@ from hicache_ref.model import Model
 from hicache_ref.model.state import Node
 from hicache_ref.vocabulary.ids import KV_DEVICE
 from hicache_ref.vocabulary.keys import PageKeys
-from hicache_ref.vocabulary.operations import Insert
-from hicache_ref.vocabulary.outcomes import Inserted, Invalid
+from hicache_ref.vocabulary.operations import GiveBack, Insert, TakePages
+from hicache_ref.vocabulary.outcomes import Done, Inserted, Invalid, Refused, Took
 
 
-@plant("stale-match-inserted", "K6", "VL-42289", expected=("HC-PAGE-06", "HC-TREE-02"))
+@plant("stale-match-inserted", "K6", "VL-42289", expected="HC-TREE-02")
 class StaleMatchInserted(Model):
     """An insert trusts the prefix that was resident when the request matched, although it is gone by now.
 
@@ -22,7 +22,7 @@ class StaleMatchInserted(Model):
         return None if why is not None and why.why.endswith("are not resident") else why
 
 
-@plant("evicted-while-inserting", "K6", "TR-17926", expected=("HC-EVICT-07", "HC-TREE-01", "HC-TREE-06"))
+@plant("evicted-while-inserting", "K6", "TR-17926", expected="HC-EVICT-07")
 class EvictedWhileInserting(Model):
     """An insert allocates half way, and the eviction for that takes the node that it is about to extend.
 
@@ -37,7 +37,7 @@ class EvictedWhileInserting(Model):
         return super().attach(above, key, extra, priority)
 
 
-@plant("insert-forgets-start", "K9", "TS-293", expected=("HC-PAGE-06", "HC-TREE-02", "HC-INSERT-02"))
+@plant("insert-forgets-start", "K9", "TS-293", expected="HC-INSERT-02")
 class InsertForgetsStart(Model):
     """The pages of a request, which hold the end of its key, are inserted as if they held the beginning.
 
@@ -61,7 +61,32 @@ class DuplicatesNeverFreed(Model):
         return told
 
 
-@plant("request-keeps-pages", "K2", OWN, expected=("HC-PAGE-01", "HC-INSERT-03"))
+@plant(
+    "fewer-pages-than-asked", "K14", OWN, expected="HC-PAGE-09",
+    lockstep_only="no requirement compares what a request was given with what it asked for",
+)  # fmt: skip
+class FewerPagesThanAsked(Model):
+    """A request that asks for several pages gets one less."""
+
+    def on_take_pages(self, op: TakePages) -> Took | Refused:
+        """One less, but at least one."""
+        return super().on_take_pages(op.model_copy(update={"n": max(1, op.n - 1)}))
+
+
+@plant(
+    "give-back-ends-pass", "K6", OWN, expected="HC-PAGE-09",
+    lockstep_only="no requirement says that a pass stays on the books until it has ended",
+)  # fmt: skip
+class GiveBackEndsPass(Model):
+    """A request that gives its pages back takes its running pass off the books, and the pages are free under it."""
+
+    def on_give_back(self, op: GiveBack) -> Done:
+        """The pass is forgotten first."""
+        self.state.passes.pop(op.rid, None)
+        return super().on_give_back(op)
+
+
+@plant("request-keeps-pages", "K2", OWN, expected="HC-INSERT-03")
 class RequestKeepsPages(Model):
     """After an insert the request still holds the pages that are the tree's now."""
 
@@ -82,10 +107,7 @@ class ChunksCountAgain(Model):
         return super().on_insert(op.model_copy(update={"inserted": 0}))
 
 
-@plant(
-    "priority-not-raised", "K5", OWN, expected="HC-EVICT-02", rules={"eviction": "priority"},
-    lockstep_only="no requirement follows priorities over time; the order of victims is judged by what nodes say",
-)  # fmt: skip
+@plant("priority-not-raised", "K5", OWN, expected="HC-INSERT-04", rules={"eviction": "priority"})
 class PriorityNotRaised(Model):
     """An insert of high priority does not raise that of the nodes on its path."""
 

@@ -1,6 +1,6 @@
 """Faults of the leaf sets and of the sums that are kept beside them."""
 
-from hicache_ref.faults.catalogue import OWN, plant
+from hicache_ref.faults.catalogue import OWN, STAGED, plant
 from hicache_ref.model import Model
 from hicache_ref.model.state import Node
 from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, ROOT, Component, NodeId
@@ -49,7 +49,7 @@ class InnerNodeStaysLeaf(Model):
             super().update_leaf(number)
 
 
-@plant("host-leaf-under-copy", "K6", "SG-28468", expected="HC-LEAF-02", rules={"write_policy": "write_back"})
+@plant("host-leaf-under-copy", "K6", "SG-28468", expected="HC-LEAF-02", rules=STAGED)
 class HostLeafUnderCopy(Model):
     """A host page that a copy is about to fill may be evicted: a later victim of the same sweep takes it.
 
@@ -63,7 +63,7 @@ class HostLeafUnderCopy(Model):
         return KV_DEVICE not in node.at and KV_HOST in node.at
 
 
-@plant("locked-leaf", "K5", OWN, expected="HC-LEAF-01")
+@plant("locked-leaf", "K5", OWN, expected=("HC-LEAF-01", "HC-EVICT-04"))
 class LockedLeaf(Model):
     """A locked node counts as a device leaf and may be evicted under its holder."""
 

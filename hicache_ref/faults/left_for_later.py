@@ -83,7 +83,7 @@ LEFT: dict[str, dict[str, str]] = {
     },
     "a lawful difference here, told apart by a rule": {
         "SG-36647": "chunked inserts count no hit: `chunked_counts_hit`",
-        "SG-33862": "host copies of resident nodes are not reclaimed: decided so, and written down in the specification",
+        "SG-33862": "host copies of resident nodes are not reclaimed: left out, and written down as such",
     },
 }
 """Reason -> public report -> what it is about."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Literal
 
-from hicache_ref.faults.catalogue import OWN, plant
+from hicache_ref.faults.catalogue import OWN, WRITE_BACK, plant
 from hicache_ref.model import Model
 from hicache_ref.model.locks import Pins
 from hicache_ref.model.state import Node, Ticket
@@ -12,10 +12,7 @@ from hicache_ref.vocabulary.operations import LoadBack
 from hicache_ref.vocabulary.outcomes import Refused, Submitted
 
 
-@plant(
-    "load-source-unpinned", "K6", "D25", "SG-27631", "TR-8830", rules={"write_policy": "write_back"},
-    expected=("HC-EVICT-04", "HC-EVICT-01", "HC-LOAD-01", "HC-CONF-01"),
-)  # fmt: skip
+@plant("load-source-unpinned", "K6", "D25", "SG-27631", "TR-8830", expected="HC-EVICT-04", rules=WRITE_BACK)
 class LoadSourceUnpinned(Model):
     """The eviction that a load triggers takes the host pages that are about to be loaded.
 
@@ -28,7 +25,7 @@ class LoadSourceUnpinned(Model):
         return super().pin(anchor, evicted_too=False)
 
 
-@plant("load-unpinned-at-commit", "K6", "SG-31427", expected=("HC-LOAD-02", "HC-XFER-01"))
+@plant("load-unpinned-at-commit", "K6", "SG-31427", expected="HC-LOAD-02")
 class LoadUnpinnedAtCommit(Model):
     """A load is not pinned once it is submitted: device and host pages may go while it runs.
 
@@ -40,7 +37,7 @@ class LoadUnpinnedAtCommit(Model):
         return super().submit(to, nodes, pinned=pinned and to == "host")
 
 
-@plant("failed-load-keeps-part", "K12", "D13", expected=("HC-LOAD-01", "HC-CONF-10"))
+@plant("failed-load-keeps-part", "K12", "D13", expected="HC-LOAD-01")
 class FailedLoadKeepsPart(Model):
     """A load that finds no room for the whole chain loads its beginning, and says that nothing was loaded.
 
@@ -67,7 +64,7 @@ class QuotaIgnored(Model):
         return super().on_load_back(op.model_copy(update={"quota": None}))
 
 
-@plant("load-of-the-end-alone", "K5", OWN, expected=("HC-TREE-06", "HC-LOAD-03"))
+@plant("load-of-the-end-alone", "K5", OWN, expected="HC-TREE-06")
 class LoadOfTheEndAlone(Model):
     """A load brings back the node at the key's end, and nothing above it."""
 
@@ -76,7 +73,7 @@ class LoadOfTheEndAlone(Model):
         return [node]
 
 
-@plant("failed-load-counts-as-loaded", "K12", "DY-15079", expected=("HC-XFER-07", "HC-XFER-08"))
+@plant("failed-load-counts-as-loaded", "K12", "DY-15079", expected="HC-XFER-07")
 class FailedLoadCountsAsLoaded(Model):
     """After a failed load the nodes stay resident, with pages that were never written.
 
@@ -88,7 +85,19 @@ class FailedLoadCountsAsLoaded(Model):
         return set()
 
 
-@plant("failed-load-keeps-below", "K5", OWN, expected=("HC-TREE-06", "HC-XFER-08"))
+@plant(
+    "failed-load-drops-host-copy", "K4", OWN, expected="HC-CONF-07",
+    lockstep_only="no requirement says what a failed load may not take",
+)  # fmt: skip
+class FailedLoadDropsHostCopy(Model):
+    """After a failed load the node leaves the tree, although its host copy is as good as before."""
+
+    def lose_device(self, node: Node) -> set[str]:
+        """The node and all below it."""
+        return self.lose_subtree(node) if node.id in self.state.nodes else set()
+
+
+@plant("failed-load-keeps-below", "K5", OWN, expected="HC-TREE-06")
 class FailedLoadKeepsBelow(Model):
     """A failed load takes its nodes from the device, and leaves what is resident below them there."""
 
@@ -112,7 +121,7 @@ class LostReceiptsNotTold(Model):
         return set()
 
 
-@plant("part-counts-as-whole", "K12", OWN, expected=("HC-XFER-06", "HC-XFER-07", "HC-XFER-08"))
+@plant("part-counts-as-whole", "K12", OWN, expected="HC-XFER-07")
 class PartCountsAsWhole(Model):
     """A copy of which some parts are in place is applied as if all were."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from hicache_ref.faults.catalogue import OWN, plant
+from hicache_ref.faults.catalogue import OWN, STAGED, plant
 from hicache_ref.model import Model
 from hicache_ref.model.state import Node, Owner, running
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, NodeId, Pages, PoolName
@@ -63,7 +63,7 @@ class LastToucherKeepsPage(Model):
         super().let_go(name, [ref for ref in refs if not self._touched(ref[0], (ref[1],))])
 
 
-@plant("staged-pages-kept", "K1", "SG-5499", "BI-744", expected="HC-PAGE-02", rules={"write_policy": "write_back"})
+@plant("staged-pages-kept", "K1", "SG-5499", "BI-744", expected="HC-PAGE-04", rules=STAGED)
 class StagedPagesKept(Model):
     """The device pages of an evicted node stay taken after the copy that they waited for was applied.
 
@@ -77,7 +77,7 @@ class StagedPagesKept(Model):
             super().let_go(name, refs)
 
 
-@plant("host-pages-never-freed", "K1", "LM-987", expected="HC-PAGE-03")
+@plant("host-pages-never-freed", "K1", "LM-987", expected=("HC-PAGE-03", "HC-PAGE-05"))
 class HostPagesNeverFreed(Model):
     """Host pages are never free again, so that the hit rate decays to nothing.
 
@@ -106,7 +106,7 @@ class AliasOfFreeList(Model):
         return buffer  # type: ignore[return-value]
 
 
-@plant("victim-stays-cached", "K2", "VL-4764", expected="HC-PAGE-01")
+@plant("victim-stays-cached", "K2", "VL-4764", expected=("HC-PAGE-01", "HC-PAGE-05"))
 class VictimStaysCached(Model):
     """The pages of an evicted node are free, and the node still answers with them.
 
@@ -118,7 +118,7 @@ class VictimStaysCached(Model):
         self.release(KV_DEVICE, node.at[KV_DEVICE])
 
 
-@plant("tier-read-after-swap", "K10", "TR-12834", expected=("HC-PAGE-01", "HC-PAGE-02", "HC-CONF-01"))
+@plant("tier-read-after-swap", "K10", "TR-12834", expected=("HC-PAGE-01", "HC-PAGE-05", "HC-CONF-01"))
 class TierReadAfterSwap(Model):
     """Device pages go to the free list of the tier on which the node is by then: the host.
 

@@ -3,12 +3,14 @@
 from dataclasses import replace
 from typing import Literal
 
-from hicache_ref.faults.catalogue import OWN, plant
+from hicache_ref.faults.catalogue import OWN, STAGED, plant
 from hicache_ref.model import Model
 from hicache_ref.model.copies import Refs
 from hicache_ref.model.state import Node, PageRef, Part, Pass, Ticket
 from hicache_ref.vocabulary.effects import CopyPart, CopyToDevice
 from hicache_ref.vocabulary.ids import KV_HOST
+from hicache_ref.vocabulary.operations import CopyDone
+from hicache_ref.vocabulary.outcomes import Invalid
 
 
 @plant("backup-overtakes-load", "K7", "VL-35092", expected="HC-XFER-03")
@@ -44,7 +46,7 @@ class EndBeforeSource(Model):
         return ()
 
 
-@plant("content-counts-at-submission", "K7", "SG-8901b", expected=("HC-XFER-05", "HC-XFER-10"))
+@plant("content-counts-at-submission", "K7", "SG-8901b", expected="HC-XFER-05")
 class ContentCountsAtSubmission(Model):
     """A copy's pages count as written from the moment of its submission.
 
@@ -60,7 +62,7 @@ class ContentCountsAtSubmission(Model):
         return ticket
 
 
-@plant("applied-before-end", "K7", OWN, expected=("HC-XFER-02", "HC-XFER-08"))
+@plant("applied-before-end", "K7", OWN, expected="HC-XFER-02")
 class AppliedBeforeEnd(Model):
     """A poll applies copies that still run."""
 
@@ -102,6 +104,19 @@ class FailedCopyNeverApplied(Model):
         return found[: failed[0]] if failed else found
 
 
+@plant(
+    "completed-twice", "K7", OWN, expected="HC-CONF-02",
+    lockstep_only="no requirement repeats the preconditions: which calls are valid is what the model says",
+)  # fmt: skip
+class CompletedTwice(Model):
+    """The end of a copy that has ended already is accepted once more."""
+
+    def requires_copy_done(self, op: CopyDone) -> Invalid | None:
+        """Ended or not."""
+        ticket = self.state.tickets.get(op.ticket)
+        return None if ticket is not None and ticket.good is not None else super().requires_copy_done(op)
+
+
 @plant("doom-not-passed-on", "K12", OWN, expected="HC-XFER-05")
 class DoomNotPassedOn(Model):
     """What reads the target of a failed copy is not doomed, and reports success."""
@@ -119,6 +134,18 @@ class UnwrittenSourceAccepted(Model):
         return False
 
 
+@plant(
+    "failed-backup-drops-node", "K4", OWN, expected="HC-CONF-07",
+    lockstep_only="no requirement says what a failed backup may not take",
+)  # fmt: skip
+class FailedBackupDropsNode(Model):
+    """A resident node whose backup failed leaves the tree, device copy and all."""
+
+    def lose_host(self, node: Node) -> set[str]:
+        """The node and all below it."""
+        return self.lose_subtree(node) if node.id in self.state.nodes else set()
+
+
 @plant("failed-backup-keeps-below", "K4", OWN, expected="HC-BACKUP-01")
 class FailedBackupKeepsBelow(Model):
     """A node loses its host copy by a failure, and what is backed up below it keeps its own behind the gap."""
@@ -128,10 +155,7 @@ class FailedBackupKeepsBelow(Model):
         return False
 
 
-@plant(
-    "failed-write-back-stays", "K12", OWN, rules={"write_policy": "write_back"},
-    expected=("HC-XFER-06", "HC-XFER-08", "HC-BACKUP-04"),
-)  # fmt: skip
+@plant("failed-write-back-stays", "K12", OWN, expected="HC-XFER-06", rules=STAGED)
 class FailedWriteBackStays(Model):
     """A staged node whose copy failed stays on host with pages that were never written."""
 
@@ -140,7 +164,7 @@ class FailedWriteBackStays(Model):
         return set() if node.device is None else super().lose_host(node)
 
 
-@plant("slots-swapped", "K14", OWN, expected=("HC-PAGE-06", "HC-LOAD-03"))
+@plant("slots-swapped", "K14", OWN, expected="HC-LOAD-03")
 class SlotsSwapped(Model):
     """A load puts the pages of a node into each other's slots."""
 
@@ -162,13 +186,13 @@ class BackupSlotsSwapped(Model):
 
     def _move_stamp(self, source: PageRef, target: PageRef) -> None:
         """The place of a page in its node is counted from the end."""
-        node = self.state.nodes.get(int(self.state.pools[target[0]].owner[target[1]][1]))
-        if target[0] == KV_HOST and node is not None and node.host is not None:
-            target = (KV_HOST, node.host[-1 - node.host.index(target[1])])
+        for node in self._owners(KV_HOST, (target[1],) if target[0] == KV_HOST else ()):
+            pages = node.at[KV_HOST]
+            target = (KV_HOST, pages[-1 - pages.index(target[1])])
         super()._move_stamp(source, target)
 
 
-@plant("submitted-twice", "K6", OWN, expected=("HC-LOAD-03", "HC-XFER-09"))
+@plant("submitted-twice", "K6", OWN, expected="HC-XFER-09")
 class SubmittedTwice(Model):
     """A load is submitted a second time, and two copies write the same pages."""
 

@@ -116,25 +116,23 @@ class _Work:
         self.state = tree.state
         self.profile = profile
         self.hash: dict[PageHash, int] = {}
-        self.user: dict[str, int] = {}
-        self.operation: dict[object, int] = {}
-        self.given_up: dict[PageRef, Form] = {}
-        """Pages that an operation holds, in the order in which they are met."""
+        self.number: dict[object, int] = {name: at for at, name in enumerate(self.state.tickets)}
+        """Of copies as submitted; of requests and their passes, once it is decided which comes first."""
 
     def form(self) -> Form:
-        """Requests with their passes, in an order that no name decides; copies as submitted; pages given up."""
+        """Requests with their passes, in an order that no name decides; passes and copies in the order they began."""
         state = self.state
         if self.tree.alike:
             hashes = [digest for node in self.tree.nodes for digest in node.hashes]
             self.hash = dict(zip(hashes, range(len(hashes)), strict=True))
-        names = {**state.requests, **state.passes}
-        users = sorted([(self._request(name), name in state.passes, name) for name in names])
-        self.user = {name: at for at, (_, _, name) in enumerate(users)}
-        self.operation.update({name: at for at, name in enumerate(state.tickets)})
-        self.operation.update({f"f:{name}": -1 - at for name, at in self.user.items()})
-        copies = tuple([self._copy(ticket) for ticket in state.tickets.values()])
-        requests = tuple([(row, self._key(name), self._pass(name)) for row, _, name in users])
-        return requests, copies, tuple(self.given_up.values())
+        names = [*state.passes, *(name for name in state.requests if name not in state.passes)]
+        if len(names) > 1:
+            names.sort(key=lambda name: (self._request(name), self._pass(name)))
+        for name in names:
+            self.number[name] = self.number[f"f:{name}"] = len(self.number)
+        requests = tuple([(self._request(name), self._key(name), self._pass(name)) for name in names])
+        passes = tuple([self.number[name] for name in state.passes])
+        return requests, passes, tuple([self._copy(ticket) for ticket in state.tickets.values()])
 
     def _hashes(self, request: Request) -> Hashes:
         key, sizes = request.key, self.profile.sizes
@@ -176,24 +174,37 @@ class _Work:
         return running.doomed, writes, tuple(will_hold), self._set(running.reads), self._set(running.copied)
 
     def _set(self, refs: frozenset[PageRef]) -> Form:
-        met_last = sorted(refs, key=lambda ref: self.state.pools[ref[0]].stamp[ref[1]] is None)
-        return tuple(sorted([self._place(ref) for ref in met_last]))
+        return tuple(sorted([self._place(ref) for ref in refs]))
 
     def _places(self, pool_name: PoolName, pages: Pages) -> Form:
         return tuple([self._place((pool_name, page)) for page in pages])
 
-    def _place(self, ref: PageRef) -> tuple[int, int, int]:
-        """What kind of holder, which one, and which of its pages; a page of an operation is described when met."""
+    def _place(self, ref: PageRef) -> tuple[int, int, int, tuple[tuple[int, int], ...]]:
+        """What kind of holder, which one, and which of its pages.
+
+        A page of an operation is known by what it holds, and by who else touches it and where.
+        """
         pool_name, page = ref
         pool = self.state.pools[pool_name]
         kind, holder = pool.owner[page]
         if isinstance(holder, int):
-            return 0, self.tree.place[holder], self.state.nodes[holder].at[pool_name].index(page)
+            return 0, self.tree.place[holder], self.state.nodes[holder].at[pool_name].index(page), ()
+        number = self.number.get(holder, -1)
         if kind == "request":
-            return 1, self.user[holder], self.state.requests[holder].pages.index(page)
-        if ref not in self.given_up:
-            self.given_up[ref] = (kind, self.operation.get(holder), _content(pool.stamp[page], self._wanted(ref)))
-        return 2, list(self.given_up).index(ref), 0
+            return 1, number, self.state.requests[holder].pages.index(page), ()
+        return 2, number, _content(pool.stamp[page], self._wanted(ref)), self._touched(ref)
+
+    def _touched(self, ref: PageRef) -> tuple[tuple[int, int], ...]:
+        """The operations on the books that touch the page, and where in their pages it is."""
+        tickets = [(self.number[each.id], _pages(each)) for each in self.state.tickets.values()]
+        passes = [
+            (
+                self.number.get(each.id, -1),
+                [*((KV_DEVICE, page) for page in each.pages), *{ref} & (each.reads | each.copied)],
+            )
+            for each in self.state.passes.values()
+        ]
+        return tuple(sorted([(number, pages.index(ref)) for number, pages in tickets + passes if ref in pages]))
 
     def _wanted(self, ref: PageRef) -> PageHash | None:
         """What its holder wants there; for a page of an operation, what is wanted where a copy takes it."""
@@ -209,15 +220,17 @@ class _Work:
         return next((self._wanted(_target(each, ref)) for each in takers), None)
 
 
+def _pages(copy: Ticket) -> list[PageRef]:
+    """The device pages of the copy in the order of its parts, then the host pages."""
+    device = [(DEVICE[part.component], page) for part in copy.parts for page in part.device]
+    return device + [(HOST[part.component], page) for part in copy.parts for page in part.host]
+
+
 def _target(copy: Ticket, source: PageRef) -> PageRef:
     """Where the copy takes what this page holds."""
-    for part in copy.parts:
-        device = [(DEVICE[part.component], page) for page in part.device]
-        host = [(HOST[part.component], page) for page in part.host]
-        pairs = dict(zip(device, host, strict=True) if copy.to == "host" else zip(host, device, strict=True))
-        if source in pairs:
-            return pairs[source]
-    raise LookupError(f"copy {copy.id} does not read page {source}")
+    pages = _pages(copy)
+    half = len(pages) // 2
+    return pages[(pages.index(source) + half) % len(pages)]
 
 
 def _content(stamp: PageHash | None, wanted: PageHash | None) -> int:

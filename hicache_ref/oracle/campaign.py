@@ -252,7 +252,9 @@ class Campaign:
             return
         if any(each.known is None and each.finding.same_as(finding) for each in self.outlook.divergences):
             return
-        small = self._minimised(lockstep, finding)
+        # A crash that is known by its place needs no small trace to be recognised.
+        crashes = any(entry.raised is not None and entry.covers(finding, ()) for entry in self.known)
+        small = Replay(tuple(lockstep.steps), finding) if crashes else self._minimised(lockstep, finding)
         final = small.finding or finding
         known = next((entry.id for entry in self.known if entry.covers(final, [s.op for s in small.steps])), None)
         divergence = Divergence(final, lockstep.profile, small.steps, len(lockstep.steps), known)

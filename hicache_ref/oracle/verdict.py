@@ -45,13 +45,13 @@ class DivergenceLine(Frozen):
 
     requirement: str
     operation: str
-    trace: str | None
+    trace: str | None = None
     """The file that holds its smallest trace; None for a known one, which keeps its own."""
 
     length: int
     """Steps of the smallest trace."""
 
-    known: str | None
+    known: str | None = None
     """Which known divergence it is; None: a new one."""
 
 
@@ -66,7 +66,7 @@ class CheckReport(Frozen):
     completion: str
     steps: int
     seconds: float
-    seed: int | None
+    seed: int | None = None
     requirements: Exercised
     witnesses: Reached
     divergences: tuple[DivergenceLine, ...]
@@ -87,7 +87,11 @@ def is_observable(requirement: Requirement, description: Description, outlook: O
 
 def exercised(description: Description, outlook: Outlook, wanted: Collection[str] = ()) -> Exercised:
     """What was judged, of all requirements or of the `wanted`. What the oracle judges, it judges in each step."""
-    rules = [each for each in REQUIREMENTS.values() if each.kind != "sometimes" and (not wanted or each.id in wanted)]
+    rules = [
+        each
+        for each in REQUIREMENTS.values()
+        if each.kind != "sometimes" and each.by != "storage" and (not wanted or each.id in wanted)
+    ]
     observable = [each for each in rules if is_observable(each, description, outlook)]
     missing = [each.id for each in observable if not (outlook.steps if each.by == "oracle" else outlook.tally[each.id])]
     return Exercised(

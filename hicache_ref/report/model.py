@@ -38,7 +38,7 @@ class DivergenceReport(Frozen):
     requirement: str
     text: str
     kind: str
-    since: str | None
+    since: str | None = None
     source: Source
     adapter: str
     profile: str

@@ -27,7 +27,7 @@ class PageMap(Frozen):
     tier: Tier
     pages: tuple[int, ...]
     oracle: tuple[str, ...]
-    adapter: tuple[str, ...] | None
+    adapter: tuple[str, ...] | None = None
     """None if the implementation shows no pages."""
 
     left_out: int = 0

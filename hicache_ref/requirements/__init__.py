@@ -11,6 +11,7 @@ from hicache_ref.requirements import (
     draft,
     events,
     evict,
+    failure,
     hashing,
     insert,
     leaves,
@@ -28,13 +29,24 @@ from hicache_ref.requirements import (
 from hicache_ref.requirements.catalogue import REQUIREMENTS, Requirement, catalogue_digest
 from hicache_ref.requirements.change import StepLike
 from hicache_ref.requirements.checker import Checker
+from hicache_ref.requirements.incremental import IncrementalChecker
 from hicache_ref.requirements.registry import Broken
 from hicache_ref.requirements.view import View
 
 AREAS = (
-    pages, tree, match, insert, locks, leaves, evict, backup, load, transfer, draft, store, prefetch, commits, hashing,
-    events, conformance, lifecycle, witnesses,
+    pages, tree, match, insert, locks, leaves, evict, backup, load, transfer, failure, draft, store, prefetch, commits,
+    hashing, events, conformance, lifecycle, witnesses,
 )  # fmt: skip
 """Importing them registers their judges."""
 
-__all__ = ["AREAS", "REQUIREMENTS", "Broken", "Checker", "Requirement", "StepLike", "View", "catalogue_digest"]
+__all__ = [
+    "AREAS",
+    "REQUIREMENTS",
+    "Broken",
+    "Checker",
+    "IncrementalChecker",
+    "Requirement",
+    "StepLike",
+    "View",
+    "catalogue_digest",
+]

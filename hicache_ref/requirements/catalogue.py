@@ -15,7 +15,7 @@ from hicache_ref.vocabulary.observation import Level
 from hicache_ref.vocabulary.profile import Rules
 
 Kind = Literal["always", "step", "sometimes", "eventually"]
-By = Literal["state", "oracle", "test"]
+By = Literal["state", "oracle", "test", "storage"]
 
 
 class Requirement(Frozen):
@@ -29,7 +29,8 @@ class Requirement(Frozen):
     """What an implementation has to show for the rule to be judged."""
 
     by: By = "state"
-    """What judges it: states alone, only an oracle that compares, or states of a run that is set up for it."""
+    """What judges it: states alone, only an oracle that compares, states of a run that is set up for it, or trying a
+    store (`hicache-ref storage check`)."""
 
     since: str | None = None
     until: str | None = None

@@ -7,7 +7,7 @@ from hicache_ref.model.state import State
 from hicache_ref.requirements.catalogue import REQUIREMENTS, implied
 from hicache_ref.requirements.change import Change, StepLike
 from hicache_ref.requirements.plan import plan_of
-from hicache_ref.requirements.registry import ALWAYS, EVENTUALLY, FACT, STEP, WITNESS, Broken
+from hicache_ref.requirements.registry import ALWAYS, EVENTUALLY, FACT, STEP, WITNESS, Always, Broken
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.profile import Profile
@@ -68,14 +68,20 @@ class Checker:
             if witness(change):
                 reached[name] += 1
 
+    def check_state(self, state: State) -> None:
+        """The state is judged as a whole, whatever came before it. Raises `Broken`."""
+        self._judge(self._plan.always[True, True], View(state, self.profile))
+
     def check_quiescent(self, state: State) -> None:
         """What must hold once nothing is pending is judged. Raises `Broken`."""
-        view = View(state, self.profile)
+        self._judge(self._plan.eventually, View(state, self.profile))
+
+    def _judge(self, judges: tuple[tuple[str, Always], ...], view: View) -> None:
         try:
-            for name, judge in self._plan.eventually:
+            for name, judge in judges:
                 self.tally[name] += judge(view)
         except (Broken, *_UNJUDGED) as error:
-            raise _weakest([(name, judge, view) for name, judge in self._plan.eventually], error) from None
+            raise _weakest([(name, judge, view) for name, judge in judges], error) from None
 
 
 def _weakest(judges: list[tuple[str, Callable[[Any], int], Any]], first: Exception) -> Exception:

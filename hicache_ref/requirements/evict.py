@@ -5,7 +5,7 @@ from hicache_ref.requirements.leaves import device_leaves, host_leaves
 from hicache_ref.requirements.registry import Broken, step
 from hicache_ref.requirements.sweep import answered, is_droppable, sweep_of
 from hicache_ref.requirements.view import Row, View
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, TIER
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, TIER, NodeId
 from hicache_ref.vocabulary.operations import (
     Evict,
     EvictHost,
@@ -82,7 +82,7 @@ def nothing_is_lost(change: Making) -> int:
     gone = {row.id for row in taken if row.id not in after.row}
     for row in taken:
         now = after.row.get(row.id)
-        if now is not None and now.device is None:
+        if now is not None and now.device is None and row.host is None:
             _must_be_written(after, now)
         elif now is None:
             orphans = [each.id for each in after.rows if each.parent == row.id]
@@ -170,3 +170,47 @@ def no_more_than_needed(change: Making) -> int:
     if (storage or isinstance(change.op, EvictHost)) and sum(host[:-1]) >= short:
         raise Broken.because(f"host nodes of {host} pages were evicted, {short} were short")
     return 1
+
+
+@step("HC-EVICT-08", "take_pages", "load_back", told=("refused",))
+def no_is_well_founded(change: Change[TakePages | LoadBack, Refused]) -> int:
+    """Room is refused only where free and evictable pages are too few, or what was given up is still touched."""
+    op, before, after, told = change.op, change.before, change.after, change.told
+    path: set[NodeId] = set()
+    if isinstance(op, LoadBack):
+        found = before.cached(change.hashes)
+        path = {row.id for row, _ in found}
+        need = sum([row.device is None for row, _ in found])
+        if need * before.profile.sizes.page_size < before.profile.sizes.load_back_threshold:
+            return 0
+        if op.quota is not None and need > op.quota:
+            return 0
+    else:
+        need = op.n
+    evictable = sum([len(row.device or ()) for row in before.rows if not row.lock and row.id not in path])
+    short = need - len(before.device.free)
+    given_up = {page: after.device.touched[page] for page in after.device.unheld if page in after.device.touched}
+    if short <= evictable and need <= len(after.device.free):
+        raise Broken.because(f"{need} device pages are refused, {len(after.device.free)} are free")
+    if short <= evictable and not given_up:
+        raise Broken.because(f"{need} device pages are refused, {evictable} could be evicted")
+    holders = tuple(sorted(set(given_up.values()))) if short <= evictable + len(given_up) else ()
+    if told.wait_for != holders:
+        raise Broken.because(f"a request for {need} pages is to wait for {told.wait_for}, expected {holders}")
+    return 1
+
+
+@step("HC-EVICT-09", *_MAKE_ROOM, needs="victims")
+def written_back_where_there_is_room(change: Making) -> int:
+    """Under write_back a victim without host copy is dropped only if the host had no room, or its copy failed."""
+    if change.before.policy != "write_back":
+        return 0
+    judged = 0
+    for taken in sweep_of(change):
+        if taken.pool == KV_HOST or taken.row.host is not None or taken.stayed:
+            continue
+        judged += 1
+        if not taken.copied and len(taken.row.key) <= taken.host_room:
+            text = f"node {taken.row.id} was dropped without a copy, {taken.host_room} host pages could be had"
+            raise Broken.because(text)
+    return judged

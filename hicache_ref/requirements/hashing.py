@@ -15,19 +15,26 @@ _seen: dict[tuple[PageHash, ...], tuple[PageKeys, PageHash | None, bool]] = {}
 _SEEN_MAX = 1 << 16
 
 
+def is_chain(hashes: tuple[PageHash, ...], pages: PageKeys, prior: PageHash | None, bigram: bool) -> bool:
+    """Whether these are the hashes of consecutive pages, the first one chained to `prior`."""
+    if _seen.get(hashes) == (pages, prior, bigram):
+        return True
+    if hashes != chain(pages, prior, bigram):
+        return False
+    if len(_seen) >= _SEEN_MAX:
+        _seen.clear()
+    _seen[hashes] = (pages, prior, bigram)
+    return True
+
+
 @always("HC-HASH-01", "nodes")
 def chains(view: View) -> int:
     """The hashes of a node are those of its pages, chained to the last one above, at the top to its namespace."""
     bigram = view.profile.bigram
     for row, above in view.pairs:
         prior = above.hashes[-1] if above.hashes else namespace_seed(row.extra) if row.extra is not None else None
-        if _seen.get(row.hashes) == (row.key, prior, bigram):
-            continue
-        if (above.id != ROOT and not above.hashes) or row.hashes != chain(row.key, prior, bigram):
+        if (above.id != ROOT and not above.hashes) or not is_chain(row.hashes, row.key, prior, bigram):
             raise Broken.because(f"the hashes of node {row.id} are not those of its pages")
-        if len(_seen) >= _SEEN_MAX:
-            _seen.clear()
-        _seen[row.hashes] = (row.key, prior, bigram)
     return len(view.rows)
 
 

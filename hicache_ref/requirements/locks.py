@@ -1,5 +1,7 @@
 """LOCK: counts are what receipts and copies say, and what is pinned stays."""
 
+from typing import Any
+
 from hicache_ref.model.state import FREE, Ticket
 from hicache_ref.requirements.change import Change, came_from
 from hicache_ref.requirements.registry import Broken, always, step
@@ -64,12 +66,14 @@ def _moved(change: Change[Operation, Outcome]) -> dict[NodeId, int]:
 
 @step("HC-LOCK-02", "lock", "unlock")
 def receipt_is_exact(change: Change[Lock | Unlock, Done]) -> int:
-    """A lock adds one to what its receipt names and to nothing else, an unlock takes exactly that away."""
+    """A lock pins the path that was asked for, once, and nothing else; an unlock takes exactly that away."""
     receipt = change.op.receipt
     locking = isinstance(change.op, Lock)
     held = (change.after if locking else change.before).receipts.get(receipt)
     if held is None or (receipt in change.before.receipts) == locking or (receipt in change.after.receipts) != locking:
         raise Broken.because(f"receipt {receipt} was not {'given' if locking else 'used up'}")
+    if locking:
+        _names_the_path(change, [number for _, number in held.pins])
     named: dict[NodeId, int] = {}
     for _, number in held.pins:
         named[number] = named.get(number, 0) + (1 if locking else -1)
@@ -77,6 +81,17 @@ def receipt_is_exact(change: Change[Lock | Unlock, Done]) -> int:
         if by != named.get(number, 0):
             raise Broken.because(f"lock count of node {number} changed by {by}, {receipt} says {named.get(number, 0)}")
     return len(named)
+
+
+def _names_the_path(change: Change[Any, Done], names: list[NodeId]) -> None:
+    """The receipt names each node from the end that was asked for up to the root that the rules let it pin."""
+    found = change.after.cached(change.hashes)
+    path = list(change.after.up(found[-1][0])) if found else []
+    if change.op.at == "device" or change.after.rules.lock_evicted == "skip":
+        path = [row for row in path if row.device is not None]
+    wanted = sorted(row.id for row in path)
+    if sorted(names) != wanted:
+        raise Broken.because(f"receipt {change.op.receipt} names nodes {sorted(names)}, the path has {wanted}")
 
 
 @step("HC-LOCK-03", needs="nodes")

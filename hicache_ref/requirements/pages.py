@@ -1,9 +1,12 @@
 """PAGE: every page has exactly one holder, the kept owner map knows it, and the page holds what its holder says."""
 
 from hicache_ref.model.state import FREE, Owner
-from hicache_ref.requirements.registry import Broken, always
+from hicache_ref.requirements.change import Change
+from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import PoolView, View
 from hicache_ref.vocabulary.ids import TIER, Pages
+from hicache_ref.vocabulary.operations import GiveBack, TakePages
+from hicache_ref.vocabulary.outcomes import Done, Took
 
 
 def _claims(view: View, pool: PoolView) -> list[tuple[Pages, Owner]]:
@@ -54,20 +57,20 @@ def one_holder(view: View) -> int:
 
 def _no_orphan(pool: PoolView) -> int:
     for page in pool.unheld:
-        if page not in pool.touched:
-            raise Broken.because(f"{_named(pool, page)} is held by nobody, and no operation touches it")
+        if pool.owner[page][0] != "op":
+            raise Broken.because(f"{_named(pool, page)} is held by nobody, and was left to no operation")
     return pool.size
 
 
 @always("HC-PAGE-02")
 def no_device_orphan(view: View) -> int:
-    """Every device page has a holder, or an operation on the books touches it."""
+    """Every device page has a holder, or was left to an operation."""
     return _no_orphan(view.device)
 
 
 @always("HC-PAGE-03")
 def no_host_orphan(view: View) -> int:
-    """Every host page has a holder, or an operation on the books touches it."""
+    """Every host page has a holder, or was left to an operation."""
     return _no_orphan(view.host)
 
 
@@ -170,3 +173,27 @@ def sizes_add_up(view: View) -> int:
         if total != pool.size:
             raise Broken.because(f"{pool.name} has {pool.size} pages, its holders have {total}")
     return 2
+
+
+@step("HC-PAGE-10", "take_pages", told=("took",))
+def request_gets_what_it_asks_for(change: Change[TakePages, Took]) -> int:
+    """The request holds the pages that were told, as many as it asked for, and they hold nothing yet."""
+    op, after, pages = change.op, change.after, change.told.pages
+    request = after.requests.get(op.rid)
+    if len(pages) != op.n or request is None or request.pages != pages:
+        held = request.pages if request is not None else ()
+        raise Broken.because(f"request {op.rid} asked for {op.n} pages, was told {pages} and holds {held}")
+    if any(after.device.contents(pages)):
+        raise Broken.because(f"request {op.rid} was given pages {pages}, which hold something")
+    return op.n
+
+
+@step("HC-PAGE-11", "give_back")
+def request_gives_all_back(change: Change[GiveBack, Done]) -> int:
+    """The request is gone, and each of its pages is free or left to an operation."""
+    rid, after = change.op.rid, change.after
+    pages = change.before.requests[rid].pages
+    kept = [page for page in pages if after.device.held.get(page, FREE) != FREE]
+    if rid in after.requests or kept:
+        raise Broken.because(f"request {rid} gave its pages back, and {kept or 'the request'} stayed")
+    return len(pages)

@@ -25,6 +25,12 @@ class Taken(NamedTuple):
     stayed: bool
     """It was tried and kept its copy."""
 
+    copied: bool
+    """A copy of its device pages was submitted in the step."""
+
+    host_room: int
+    """Host pages that could be had at that moment, at least."""
+
 
 def rank_of(row: Row, last: int, rules: Rules) -> Rank:
     """The place of a node in the order of the configured policy; smaller goes first."""
@@ -61,6 +67,7 @@ class Sweep:
         written = before.host.written
         self.settled = {row.id for row in before.rows if row.host is None or not written.intersection(row.host)}
         self.pins = set(before.storage_pins)
+        self.free_host = len(before.host.free)
         self.tried: set[NodeId] = set()
         self.unsure: set[NodeId] = set()
         self.taken: list[Taken] = []
@@ -89,10 +96,11 @@ class Sweep:
                 pending = None
             row, index = self.before.where.get(digest, (NOWHERE, 0))
             if row.id not in self.row or index + 1 != len(row.hashes):
-                self.taken.append(Taken(row, pool, False, False, (), (), False))
+                self.taken.append(Taken(row, pool, False, False, (), (), False, False, 0))
                 continue
             self._take(row, pool)
             if pool == KV_HOST:
+                self.free_host += len(row.host or ())
                 self._remove(row.id)
             elif row.id in self.on_host:
                 self._settle(row)
@@ -108,7 +116,24 @@ class Sweep:
         now = self.change.after.row.get(row.id)
         stayed = pool == KV_DEVICE and now is not None and now.device is not None
         pinned = bool(self.locks[row.id]) or (pool == KV_HOST and row.id in self.pins)
-        self.taken.append(Taken(row, pool, leaf, pinned, rank, least, stayed))
+        self.taken.append(Taken(row, pool, leaf, pinned, rank, least, stayed, *self._chances(row, pool)))
+
+    def _chances(self, row: Row, pool: PoolName) -> tuple[bool, int]:
+        """Whether the victim was copied, and how much room there was for it."""
+        if pool == KV_HOST or row.host is not None or self.before.policy != "write_back":
+            return False, 0
+        tops = [number for number in self.row if self.row[number].parent not in self.row]
+        return self._was_copied(row), self.free_host + sum([self._reclaimable(number)[1] for number in tops])
+
+    def _reclaimable(self, number: NodeId) -> tuple[bool, int]:
+        """Whether evicting host leaves would take the node, and how many host pages from there down."""
+        below = [self._reclaimable(child) for child in self.children.get(number, ())]
+        total = sum([count for _, count in below])
+        host_only = number in self.on_host and number not in self.resident and number in self.settled
+        host_only = host_only and number not in self.pins
+        if not host_only or self.locks[number] or number in self.unsure or not all(gone for gone, _ in below):
+            return False, total
+        return True, total + len(self.row[number].key)
 
     def _rank(self, number: NodeId) -> Rank:
         return rank_of(self.row[number], self.last[number], self.before.rules)
@@ -147,6 +172,7 @@ class Sweep:
             self.resident.discard(number)
             self.on_host.add(number)
             self._pin_offered(row)
+            self.free_host -= len(row.key)
             if self.before.rules.write_back_copy == "staged":
                 self.settled.discard(number)
             if now is None and (KV_HOST, row.hashes[-1]) not in self.change.what.victims:

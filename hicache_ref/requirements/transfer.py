@@ -90,9 +90,11 @@ def comes_after(change: Change[Operation, Outcome]) -> int:
 
 @step("HC-XFER-04", "copy_done", "copy_failed", "forward_done")
 def ends_after_its_sources(change: Change[CopyDone | CopyFailed | ForwardDone, Done]) -> int:
-    """What ended well was not doomed, and nothing that writes its sources was still running."""
+    """What ends was live; if it ends well it was not doomed, and nothing that writes its sources was running."""
     op, before = change.op, change.before
     busy = before.busy[f"f:{op.rid}" if isinstance(op, ForwardDone) else op.ticket]
+    if not busy.live:
+        raise Broken.because(f"{busy.name} ended, and had ended before")
     if (isinstance(op, CopyFailed) and not op.first_failed) or (isinstance(op, ForwardDone) and busy.doomed):
         return 0
     ahead = [
@@ -213,3 +215,21 @@ def _moved(before: View, ticket: Ticket, good: int) -> dict[tuple[PoolName, int]
             else:
                 put[KV_DEVICE, device] = before.host.stamp[host]
     return put
+
+
+@step("HC-XFER-11")
+def books_are_kept(change: Change[Operation, Outcome]) -> int:
+    """Operations go on the books when they are asked of the world, and leave them by their end or by a poll."""
+    before, after, told = change.before.busy, change.after.busy, change.told
+    if before.keys() == after.keys():
+        return len(after)
+    expected = before.keys() | {effect.id for effect in change.what.effects}
+    if isinstance(change.op, ForwardDone):
+        expected -= {f"f:{change.op.rid}"}
+    elif isinstance(told, Polled):
+        expected -= {*told.backups, *told.loads}
+    elif change.before.rules.write_back_copy == "blocking":
+        expected -= {effect.id for effect in change.what.effects if effect.id not in after}
+    if after.keys() != expected:
+        raise Broken.because(f"{sorted(after)} are on the books, expected {sorted(expected)}")
+    return len(expected)

@@ -12,6 +12,7 @@ No scope has these, each for its reason:
 """
 
 from collections.abc import Iterator
+from typing import Literal
 
 from hicache_ref.model import Model
 from hicache_ref.model.state import Request, Ticket
@@ -26,7 +27,9 @@ class Moves:
 
     def __init__(self, scope: Scope) -> None:
         rules = scope.profile.rules
-        ends = ("device", "best") if rules.lock_evicted == "count" else ("device",)
+        ends: tuple[Literal["device", "best"], ...] = ("device",)
+        if rules.lock_evicted == "count":
+            ends = ("device", "best")
         self.scope = scope
         self.requests = [f"r{at}" for at in range(scope.requests)]
         self.receipts = [f"a{at}" for at in range(scope.receipts)]
@@ -79,9 +82,9 @@ class Moves:
             yield ops.GiveBack(rid=request.id)
             if request.key is not None:
                 yield from self._inserts(request, request.key)
-            elif len(state.passes) < self.scope.passes:
-                for key in self.scope.keys:
-                    yield ops.Forward(rid=request.id, key=key, start=len(model.pages(key)) - len(request.pages))
+            else:
+                starts = [(key, len(model.pages(key)) - len(request.pages)) for key in self.scope.keys]
+                yield from (ops.Forward(rid=request.id, key=key, start=start) for key, start in starts)
         yield from (ops.ForwardDone(rid=name) for name in state.passes)
 
     def _inserts(self, request: Request, key: Key) -> Iterator[Operation]:

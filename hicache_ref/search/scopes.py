@@ -23,13 +23,10 @@ class Scope(Frozen):
     """The keys that are matched, locked, computed and inserted."""
 
     requests: Annotated[int, Field(ge=0)] = 1
-    """Requests that there are at a time."""
+    """Requests that there are at a time; the passes of all may run at once."""
 
     receipts: Annotated[int, Field(ge=0)] = 0
     """Locks that callers hold at a time."""
-
-    passes: Annotated[int, Field(ge=0)] = 1
-    """Forward passes that run at a time."""
 
     failing: frozenset[Tier] = frozenset()
     """Copies to these tiers may fail, at any part and any number of times."""
@@ -69,6 +66,7 @@ def _profile(rules: Rules) -> Profile:
 
 
 _WRITE_THROUGH, _WRITE_BACK = _profile(Rules()), _profile(Rules(write_policy="write_back"))
+_BLOCKING = _profile(Rules(write_policy="write_back", write_back_copy="blocking"))
 _BOTH: frozenset[Tier] = frozenset({"device", "host"})
 
 _ALL = (
@@ -109,6 +107,23 @@ _ALL = (
         receipts=1,
         failing=_BOTH,
     ),
-)  # fmt: skip
+    Scope(
+        name="upper-blocking",
+        text="Eviction waits for its copies, which may fail inside the step.",
+        profile=_BLOCKING,
+        keys=_KEYS,
+        receipts=1,
+        failing=_BOTH,
+    ),
+    Scope(
+        name="upper-all",
+        text="What `upper` and `upper-failures` have, at once.",
+        profile=_WRITE_THROUGH,
+        keys=_KEYS,
+        requests=2,
+        receipts=1,
+        failing=_BOTH,
+    ),
+)
 
 SCOPES: dict[str, Scope] = {scope.name: scope for scope in _ALL}

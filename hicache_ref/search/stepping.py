@@ -30,10 +30,8 @@ class ModelStepper:
     def step(self, op: Operation, choices: Sequence[Choice] | None = None) -> Outcome:
         """The operation has happened and every requirement holds. Raises Found."""
         chooser = self.chooser if choices is None else ReplayChooser(choices)
-        taken: tuple[Choice, ...] = ()
         try:
             step = self.model.step(op, chooser)
-            taken = self._choices(chooser, choices)
             self.checker.check(op, step, self.model.state)
             if isinstance(step.outcome, Audited) and not step.outcome.pending:
                 self.checker.check_quiescent(self.model.state)
@@ -42,7 +40,7 @@ class ModelStepper:
         except CRASHES as error:
             raise Found(crash(error, op, RAISED)) from error
         finally:
-            self.steps.append(Recorded(op, taken))
+            self.steps.append(Recorded(op, self._choices(chooser, choices)))
         return step.outcome
 
     def _choices(self, chooser: Chooser, given: Sequence[Choice] | None) -> tuple[Choice, ...]:

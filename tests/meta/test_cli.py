@@ -17,7 +17,7 @@ from hicache_ref.vocabulary.outcomes import Took
 from tests.meta.shell import FAULT, GOOD, Shell, trace
 
 COMMANDS = [
-    [], ["check"], ["replay"], ["minimize"], ["explain"], ["explore"], ["faults"], ["faults", "list"],
+    [], ["check"], ["replay"], ["minimize"], ["explain"], ["explore"], ["workload"], ["faults"], ["faults", "list"],
     ["faults", "run"], ["spec"], ["spec", "list"], ["spec", "show"], ["spec", "coverage"],
 ]  # fmt: skip
 
@@ -249,6 +249,21 @@ def test_faults(shell: Shell) -> None:
     assert 1 == shell("replay", f"kept/{FAULT}.jsonl").code
     assert FAULT in [each["id"] for each in shell("faults", "list", "--format", "json").json]
     assert FAULT in shell("faults", "list").out
+
+
+def test_workload(shell: Shell) -> None:
+    """Goal: recorded requests can be served at any size. Method: two prompts, of which the second repeats the first."""
+    rows = [{"timestamp": i, "input_length": 3, "output_length": 0, "hash_ids": [1, 2, 3]} for i in range(2)]
+    Path("requests.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    words = ["workload", "requests.jsonl", "--device-pages", "9", "--host-pages", "9", "--page-tokens", "1"]
+    ran = shell(*words, "--format", "json")
+    keys = ["requests", "pages", "hits", "operations", "operations_per_second", "seconds", "violations"]
+
+    assert 0 == ran.code
+    assert keys == list(ran.json)
+    assert (2, 6) == (ran.json["requests"], ran.json["pages"])
+    assert {"device": 3, "host": 0, "storage": 0, "miss": 3} == ran.json["hits"]
+    assert "violations  none" == shell(*words).out.splitlines()[-1]
 
 
 def test_explore(shell: Shell) -> None:

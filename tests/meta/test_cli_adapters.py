@@ -2,6 +2,8 @@
 
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -130,11 +132,11 @@ def test_an_adapter_that_cannot_be_reset_later_has_diverged(misbehaving: Shell) 
     )  # fmt: skip
 
 
-def process(*words: str, folder: Path) -> "subprocess.Popen[str]":
+def process(*words: str, folder: Path, stderr: int = subprocess.PIPE) -> "subprocess.Popen[str]":
     """A running command."""
     return subprocess.Popen(
         [sys.executable, "-m", "hicache_ref", *words], cwd=folder, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=stderr, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
 
 
@@ -152,6 +154,20 @@ def test_a_signal_ends_the_run_after_the_step(number: signal.Signals, tmp_path: 
     assert "inconclusive" == json.loads(out)["verdict"]
     assert all(read_trace(file).steps for file in tmp_path.glob("divergences/*"))
     assert [] == list(tmp_path.glob("divergences/.running-*"))
+
+
+def test_progress_is_for_terminals_and_never_among_results(tmp_path: Path) -> None:
+    """Goal: JSON alone on standard output, whoever watches. Method: standard error is a terminal, and is not silent."""
+    ours, theirs = pty.openpty()
+    words = ["check", "--adapter", "reference", "--time-budget", "1", "--format", "json"]
+    running = process(*words, folder=tmp_path, stderr=theirs)
+    out, _ = running.communicate(timeout=60)
+    os.close(theirs)
+    shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+
+    assert "reference" == json.loads(out)["adapter"]
+    assert re.search(r"[\d,]+ steps, [\d,]+ walks", shown)
 
 
 def test_a_real_process(tmp_path: Path) -> None:

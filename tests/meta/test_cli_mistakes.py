@@ -25,7 +25,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "unknown option": (*CHECK, "--option", "colour=red"),
     "unknown fault": (*CHECK, "--option", "fault=none"),
     "unknown profile": (*CHECK, "--profile", "huge"),
-    "unknown requirement": (*CHECK, "--requirement", "HC-NONE-01"),
+    "unknown requirement": (*CHECK, "--requirement", "HC-NONE-1"),
     "no steps": (*CHECK, "--steps", "0"),
     "negative steps": (*CHECK, "--steps", "-1"),
     "no time": (*CHECK, "--time-budget", "0"),
@@ -47,10 +47,13 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "explain is not there": ("explain", "nowhere.jsonl"),
     "unknown scope": ("explore", "--scope", "everything"),
     "no scope": ("explore",),
+    "no requests": ("workload", "nowhere.jsonl", "--device-pages", "1", "--host-pages", "1"),
+    "no pages": ("workload", "nowhere.jsonl", "--device-pages", "0", "--host-pages", "1"),
+    "no word on pages": ("workload", "nowhere.jsonl"),
     "no states": ("explore", "--scope", "upper-small", "--states", "0"),
     "unknown fault to run": ("faults", "run", "none"),
     "unknown kind": ("faults", "list", "--kind", "K99"),
-    "unknown requirement to show": ("spec", "show", "HC-NONE-01"),
+    "unknown requirement to show": ("spec", "show", "HC-NONE-1"),
     "unknown area": ("spec", "list", "--area", "NONE"),
 }  # fmt: skip
 

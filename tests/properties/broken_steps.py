@@ -5,30 +5,24 @@ from dataclasses import replace
 from hicache_ref.model import Step
 from hicache_ref.model.state import Receipt, Request
 from hicache_ref.requirements import Checker
-from hicache_ref.vocabulary.events import BlockRemoved, BlockStored
 from hicache_ref.vocabulary.ids import KV
 from hicache_ref.vocabulary.operations import (
-    Audit,
     CopyDone,
-    CopyFailed,
     Evict,
     EvictHost,
-    Forward,
-    ForwardDone,
+    GiveBack,
     Insert,
     LoadBack,
     Lock,
     MatchPrefix,
     Operation,
     Poll,
-    Reset,
-    SetWritePolicy,
     TakePages,
     Unlock,
     WriteBackup,
 )
-from hicache_ref.vocabulary.outcomes import Done, Evicted, Invalid, Polled, Refused
-from tests.properties.breaking import DEVICE, HOST, Case, StepCase, World, key, told
+from hicache_ref.vocabulary.outcomes import Done, Evicted, Polled, Refused
+from tests.properties.breaking import DEVICE, Case, StepCase, World, key, told
 from tests.properties.broken_states import backed_up, on_host
 
 Told = tuple[World, Operation, Step]
@@ -129,6 +123,22 @@ def an_insert_leaves_no_priority() -> Told:
     return world, op, step
 
 
+@broken("HC-PAGE-10")
+def a_request_gets_a_page_less() -> Told:
+    world = World()
+    _, step = world.seen(TakePages(rid="q", n=1))
+    return world, TakePages(rid="q", n=2), step
+
+
+@broken("HC-PAGE-11")
+def a_request_outlives_its_pages() -> Told:
+    world = World()
+    world.do(TakePages(rid="q", n=1))
+    op, step = world.seen(GiveBack(rid="q"))
+    world.state.requests["q"] = Request(id="q", pages=())
+    return world, op, step
+
+
 @broken("HC-LOCK-02")
 def a_lock_gives_no_receipt() -> Told:
     world = cached()
@@ -136,7 +146,7 @@ def a_lock_gives_no_receipt() -> Told:
     return world, Lock(receipt="l", key=key("12")), step._replace(outcome=Done())
 
 
-@broken("HC-LOCK-03", "HC-EVENT-01")
+@broken("HC-LOCK-03", "HC-XFER-12", "HC-EVENT-01")
 def a_locked_node_is_demoted_by_a_poll() -> Told:
     world = World()
     backed_up(world, "12")
@@ -203,6 +213,21 @@ def one_node_more_is_evicted() -> Told:
     return world, Evict(n=1), step
 
 
+@broken("HC-EVICT-08")
+def a_request_is_refused_beside_a_leaf() -> Told:
+    world = cached("12")
+    return world, TakePages(rid="q", n=6), Step(Refused(why="device full"))
+
+
+@broken("HC-EVICT-09")
+def write_back_drops_beside_free_host_pages() -> Told:
+    world = cached("1", write_policy="write_back")
+    world.state.policy = "write_through"
+    op, step = world.seen(Evict(n=1))
+    world.state.policy = "write_back"
+    return world, op, step
+
+
 @broken("HC-BACKUP-02")
 def a_child_is_backed_up_before_its_parent() -> Told:
     world = cached("1")
@@ -267,147 +292,3 @@ def a_load_is_below_the_threshold() -> Told:
     world.checker = Checker(world.profile.model_copy(update={"sizes": sizes}))
     world.checker.start(world.state)
     return world, *world.seen(LoadBack(key=key("12")))
-
-
-@broken("HC-XFER-02")
-def an_ended_copy_is_not_applied() -> Told:
-    world = cached("1")
-    world.do(WriteBackup(key=key("1")), CopyDone(ticket="h:1"))
-    _, step = world.seen(Poll())
-    return world, Poll(backups=1), step
-
-
-@broken("HC-XFER-03")
-def a_load_does_not_wait_for_its_source() -> Told:
-    world = cached("1", write_policy="write_back")
-    world.do(Evict(n=1))
-    op, step = world.seen(LoadBack(key=key("1")))
-    (effect,) = step.effects
-    return world, op, step._replace(effects=(effect.model_copy(update={"after": ()}),))
-
-
-@broken("HC-XFER-04", "HC-XFER-10")
-def a_copy_ends_before_its_source_is_written() -> Told:
-    world = World()
-    world.do(TakePages(rid="r", n=1), Forward(rid="r", key=key("1"), start=0), Insert(rid="r", key=key("1"), start=0))
-    world.do(WriteBackup(key=key("1")))
-    world.unseen(ForwardDone(rid="r"))
-    return world, *world.seen(CopyDone(ticket="h:1"))
-
-
-@broken("HC-XFER-06", "HC-EVENT-01")
-def a_node_keeps_what_a_backup_did_not_write() -> Told:
-    world = cached("1")
-    world.do(WriteBackup(key=key("1")), CopyFailed(ticket="h:1"))
-    pages = world.node("1").at[HOST]
-    op, step = world.seen(Poll(backups=1))
-    world.hold(world.node("1"), HOST, pages)
-    return world, op, step
-
-
-@broken("HC-XFER-07", "HC-EVENT-01")
-def a_node_keeps_what_a_load_did_not_write() -> Told:
-    world = World()
-    on_host(world, "1")
-    world.do(LoadBack(key=key("1")), CopyFailed(ticket="d:1"))
-    pages = world.node("1").at[DEVICE]
-    op, step = world.seen(Poll(loads=1))
-    world.hold(world.node("1"), DEVICE, pages)
-    world.model.update_leaf(world.node("1").id)
-    return world, op, step
-
-
-@broken("HC-XFER-10")
-def a_copy_writes_into_another_page() -> Told:
-    world = cached("1")
-    pages = world.do(WriteBackup(key=key("1")), TakePages(rid="q", n=1)).outcome.pages
-    op, step = world.seen(CopyDone(ticket="h:1"))
-    world.state.pools[DEVICE].stamp[pages[0]] = "0" * 64
-    return world, op, step
-
-
-def inserting() -> Told:
-    """A request's page becomes the tree's, and is published."""
-    world = World()
-    world.write("1")
-    return world, *world.seen(Insert(rid="r", key=key("1"), start=0))
-
-
-@broken("HC-EVENT-01")
-def a_page_is_not_published() -> Told:
-    world, op, step = inserting()
-    return world, op, step._replace(events=())
-
-
-@broken("HC-EVENT-02")
-def a_block_has_a_wrong_parent() -> Told:
-    world, op, step = inserting()
-    return world, op, step._replace(events=(step.events[0].model_copy(update={"parent_block_hash": 1}),))
-
-
-@broken("HC-EVENT-03", "HC-EVENT-01")
-def a_block_has_a_number_of_its_own() -> Told:
-    world, op, step = inserting()
-    return world, op, step._replace(events=(step.events[0].model_copy(update={"block_hash": 1}),))
-
-
-@broken("HC-EVENT-04")
-def a_block_is_on_host_for_a_moment() -> Told:
-    world, op, step = inserting()
-    (stored,) = step.events
-    assert isinstance(stored, BlockStored)
-    removed = BlockRemoved(block_hash=stored.block_hash, medium="CPU_PINNED")
-    events = (stored, stored.model_copy(update={"medium": "CPU_PINNED"}), removed)
-    return world, op, step._replace(events=events)
-
-
-@broken("HC-EVENT-05")
-def a_block_is_stored_twice() -> Told:
-    world, op, step = inserting()
-    removed = BlockRemoved(block_hash=step.events[0].block_hash, medium="GPU")
-    return world, op, step._replace(events=(*step.events, *step.events, removed))
-
-
-@broken("HC-CONF-03")
-def the_policy_stays() -> Told:
-    world = World()
-    return world, SetWritePolicy(policy="write_back"), Step(Done())
-
-
-@broken("HC-CONF-04")
-def an_invalid_call_ticks() -> Told:
-    world = cached()
-    world.state.clock += 1
-    return world, Unlock(receipt="l"), Step(Invalid(why="no receipt l"))
-
-
-@broken("HC-CONF-05")
-def an_audit_forgets_a_copy() -> Told:
-    world = cached("1")
-    world.do(WriteBackup(key=key("1")))
-    op, step = world.seen(Audit())
-    return world, op, told(step, pending=())
-
-
-@broken("HC-CONF-10")
-def a_refused_call_ticks() -> Told:
-    world = World()
-    op, step = world.seen(TakePages(rid="q", n=9))
-    world.state.clock += 1
-    return world, op, step
-
-
-@broken("HC-CONF-11")
-def a_cache_that_is_off_finds_something() -> Told:
-    world = cached()
-    world.checker = Checker(world.profile.model_copy(update={"enabled": False}))
-    world.checker.start(world.state)
-    return world, *world.seen(MatchPrefix(key=key("12")))
-
-
-@broken("HC-LIFE-02")
-def the_clock_survives_a_reset() -> Told:
-    world = cached()
-    op, step = world.seen(Reset())
-    world.state.clock = 3
-    return world, op, step

@@ -6,7 +6,7 @@ from hicache_ref.model import Step
 from hicache_ref.requirements import Broken, Checker
 from hicache_ref.requirements.registry import ALWAYS, EVENTUALLY, STEP
 from hicache_ref.vocabulary.operations import Audit
-from tests.properties import broken_states, broken_steps
+from tests.properties import broken_ends, broken_states
 from tests.properties.breaking import Case, World
 
 
@@ -40,7 +40,7 @@ def test_a_broken_state_is_named(case: Case) -> None:
     assert_falls(case, raised.value)
 
 
-@pytest.mark.parametrize("case", named(broken_steps.STEPS))
+@pytest.mark.parametrize("case", named(broken_ends.STEPS))
 def test_a_broken_step_is_named(case: Case) -> None:
     """Goal: each judge of steps fails where it must. Method: a lawful run, and a last step that is told wrongly."""
     world, op, step = case.make()
@@ -63,7 +63,7 @@ def test_broken_quiescence_is_named(case: Case) -> None:
 def test_every_judge_has_a_case() -> None:
     """Goal: no judge without a failure. Method: the registry and the cases name the same requirements."""
     assert ALWAYS.keys() == {case.requirement for case in broken_states.ALWAYS}
-    assert STEP.keys() == {case.requirement for case in broken_steps.STEPS}
+    assert STEP.keys() == {case.requirement for case in broken_ends.STEPS}
     assert EVENTUALLY.keys() == {case.requirement for case in broken_states.EVENTUALLY}
 
 

@@ -1,0 +1,126 @@
+"""The verdict: green needs everything that could have been met, and says what could not be."""
+
+from collections import Counter
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from hicache_ref.adapters import registry
+from hicache_ref.adapters.process import ProcessAdapter
+from hicache_ref.adapters.reference import ReferenceAdapter
+from hicache_ref.oracle.campaign import Divergence, Outlook
+from hicache_ref.oracle.verdict import EXIT_CODES, CheckReport, DivergenceLine, check_report
+from hicache_ref.requirements import REQUIREMENTS
+from hicache_ref.search.finding import Finding
+from hicache_ref.vocabulary.adapter import Description
+from hicache_ref.vocabulary.observation import Level
+from hicache_ref.vocabulary.profile import RULES, Profile
+
+ALL = ReferenceAdapter().describe()
+NEW = DivergenceLine(requirement="HC-PAGE-01", operation="insert", trace="x.jsonl", length=3, known=None)
+KNOWN = NEW.model_copy(update={"trace": None, "known": "K-1"})
+
+
+def outlook(**changes: Any) -> Outlook:
+    """A run in which everything was met, under all presets of rules, but for the changes."""
+    everything = Counter(dict.fromkeys(REQUIREMENTS, 1))
+    return Outlook(**{"steps": 9, "tally": everything, "reached": everything, "rules": list(RULES.values()), **changes})
+
+
+def verdict(description: Description = ALL, seen: Outlook | None = None, *lines: DivergenceLine,
+            wanted: frozenset[str] = frozenset(), level: Level = "tree") -> CheckReport:  # fmt: skip
+    """The verdict on a run, by default on one in which everything was met."""
+    return check_report(description, seen or outlook(), lines, profile="p", level=level, seed=0, wanted=wanted)
+
+
+def without(*names: str) -> Counter[str]:
+    """Counts of a run in which these were not met."""
+    return Counter({name: 1 for name in REQUIREMENTS if name not in names})
+
+
+def test_the_words() -> None:
+    """Goal: one word a run, the worst that is true. Method: each of them, and the exit codes that scripts rely on."""
+    fault = Divergence(Finding("HC-PAGE-01", "", "insert", "oracle"), Profile(), (), 1)
+
+    assert "conforms" == verdict().verdict
+    assert "conforms" == verdict(ALL, outlook(), KNOWN).verdict
+    assert "divergence" == verdict(ALL, outlook(tally=without("HC-LOCK-01")), KNOWN, NEW).verdict
+    assert "inconclusive" == verdict(ALL, outlook(stopped=True)).verdict
+    assert "inconclusive" == verdict(ALL, Outlook()).verdict
+    assert "oracle-fault" == verdict(ALL, outlook(oracle_fault=fault), NEW).verdict
+    assert {"conforms": 0, "divergence": 1, "oracle-fault": 3, "inconclusive": 4} == EXIT_CODES
+
+
+def test_what_was_not_met_is_named() -> None:
+    """Goal: a run that reached too little is not green. Method: a requirement without subjects, a witness missed."""
+    seen = outlook(tally=without("HC-LOCK-01"), reached=without("HC-PAGE-50"))
+    report = verdict(ALL, seen)
+
+    assert "inconclusive" == report.verdict
+    assert ("HC-LOCK-01",) == report.requirements.not_exercised
+    assert report.requirements.exercised == report.requirements.observable - 1
+    assert ("HC-PAGE-50",) == report.witnesses.missing
+    assert report.witnesses.reached == report.witnesses.total - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("HC-LOCK-01", {"ours": frozenset({"HC-LOCK-01"})}),
+        ("HC-LOCK-01", {"unobservable": {"HC-LOCK-01": "it has no locks"}}),
+        ("HC-CONF-04", {"invalid": "dies"}),
+        ("HC-EVENT-01", {"events": False}),
+        ("HC-EVENT-06", {"events": False}),
+        ("HC-TREE-01", {"level": "pages"}),
+        ("HC-CONF-03", {"operations": ALL.operations - {"set_write_policy"}}),
+    ],
+)
+def test_what_cannot_be_met_is_not_missed(name: str, changes: dict[str, Any]) -> None:
+    """Goal: an adapter is not blamed for what it says it lacks. Method: an unmet requirement, with and without that."""
+    seen = outlook(tally=without(name), steps=0) if name == "HC-EVENT-06" else outlook(tally=without(name))
+    description = ALL.model_copy(update=changes)
+
+    assert name in verdict(ALL, seen).requirements.not_exercised
+    assert name not in verdict(description, seen).requirements.not_exercised
+    assert verdict(ALL, seen).requirements.observable > verdict(description, seen).requirements.observable
+
+
+def test_what_the_rules_walked_cannot_meet_is_not_missed() -> None:
+    """Goal: witnesses of rules that were not walked do not count. Method: one rule set against all."""
+    few = verdict(ALL, outlook(rules=[RULES["sglang-0.5.9"]]))
+
+    assert few.witnesses.total < verdict().witnesses.total
+    assert "conforms" == few.verdict
+
+
+def test_only_the_wanted_count() -> None:
+    """Goal: a filter makes a verdict of its own. Method: a requirement, a witness, and one that cannot be observed."""
+    unmet = outlook(tally=without("HC-LOCK-01"), reached=without("HC-PAGE-50"))
+    blind = ALL.model_copy(update={"unobservable": {"HC-PAGE-01": "no pages"}})
+
+    assert "conforms" == verdict(ALL, unmet, wanted=frozenset({"HC-PAGE-01"})).verdict
+    assert "conforms" == verdict(ALL, unmet, wanted=frozenset({"HC-TREE-50"})).verdict
+    assert "inconclusive" == verdict(ALL, unmet, wanted=frozenset({"HC-LOCK-01"})).verdict
+    assert "inconclusive" == verdict(blind, unmet, wanted=frozenset({"HC-PAGE-01"})).verdict
+
+
+def test_sizes_alone_make_a_verdict_on_rules_only() -> None:
+    """Goal: who sees little is told so. Method: level counts, where no rule of the tree counts as checked."""
+    report = verdict(ALL.model_copy(update={"level": "counts"}), outlook(), level="counts")
+
+    assert report.rules_only
+    assert report.requirements.observable < 20
+    assert not verdict().rules_only
+
+
+def test_adapters_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a package offers its adapter by an entry point, under no name of ours. Method: two entry points."""
+    offered = [EntryPoint(name, "engine:make", registry.GROUP) for name in ("mine", "reference")]
+    monkeypatch.setattr(registry, "entry_points", lambda group: offered if group == registry.GROUP else [])
+    mine = registry.open_adapter("mine", {"a": "b"}, fetch=False, step_timeout=3.0)
+
+    assert ("reference", "sglang-rust", "mine") == registry.known_names()
+    assert isinstance(mine, ProcessAdapter)
+    assert (3.0, ("engine:make", '{"a": "b"}')) == (mine.step_timeout, mine.command[-2:])
+    assert isinstance(registry.open_adapter("reference", {}, fetch=False, step_timeout=3.0), ReferenceAdapter)
