@@ -273,7 +273,9 @@ class StoringCaller(Caller):
                 return Refused(why="work in flight", wait_for=tuple(sorted(busy)))
             self.engine.cache.check_hicache_events()
         self.engine.reset()
+        survivors = {name: each for name, each in self.books.fetches.items() if self.workers.works_on(each.operation)}
         self.books.__init__()  # type: ignore[misc]
+        self.books.fetches |= survivors
         self.workers.go_on()
         return Done()
 

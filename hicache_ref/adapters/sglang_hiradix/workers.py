@@ -35,12 +35,19 @@ class Workers:
         self.engine = engine
         self.books = books
 
-    def thread(self, role: str) -> StepThread | None:
-        """The newest thread of this role that lives."""
-        for thread in reversed(StepThread.living):
-            if thread.name == role and thread.owner is self.engine.controller and thread.is_alive():
-                return thread
-        return None
+    def thread(self, role: str, operation: Any = None) -> StepThread | None:
+        """The living thread of this role that works on the operation, else the newest one."""
+        mine = [
+            thread
+            for thread in reversed(StepThread.living)
+            if thread.name == role and thread.owner is self.engine.controller and thread.is_alive()
+        ]
+        busy = [thread for thread in mine if operation is not None and thread.holding is operation]
+        return next(iter(busy + mine), None)
+
+    def works_on(self, operation: Any) -> bool:
+        """Whether a living thread has taken the operation and not yet come back for another."""
+        return any(thread.is_alive() and thread.holding is operation for thread in StepThread.living)
 
     def deaths(self) -> tuple[str, ...]:
         """Which threads of this controller an exception has killed, and which exception."""
@@ -91,7 +98,7 @@ class Workers:
 
     def obstacle(self, role: str, operation: Any) -> Refused | Invalid | None:
         """Why the operation cannot go on now: there is none such, another is before it, or the thread is dead."""
-        thread = self.thread(role)
+        thread = self.thread(role, operation)
         if thread is None:
             return Refused(why=f"{role} is dead")
         first = self._first(thread)
@@ -110,7 +117,7 @@ class Workers:
 
     def query(self, fetch: Fetch, hits: int, raised: bool) -> None:
         """The whole query was answered with its first `hits` pages, or it raised."""
-        thread = self._at_work(QUERIES)
+        thread = self._at_work(QUERIES, fetch.operation)
         left = hits
         while thread.is_alive() and thread.at.kind != "get":
             if thread.at.kind != "call":
@@ -130,7 +137,7 @@ class Workers:
 
     def read(self, fetch: Fetch, pages: int, raised: bool) -> Invalid | None:
         """The first `pages` pages of one batch were read, or it raised; what that means has been done."""
-        thread = self._at_work(READS)
+        thread = self._at_work(READS, fetch.operation)
         if pages > self._batch(thread):
             return Invalid(why=f"the batch of {fetch.name} has {self._batch(thread)} pages")
         acks = getattr(self.engine.controller, "ack_prefetch_queue", None)
@@ -149,7 +156,7 @@ class Workers:
 
     def write(self, backup: Backup, pages: int, raised: bool) -> Invalid | None:
         """The first `pages` pages of one batch were stored, or it raised; what that means has been done."""
-        thread = self._at_work(WRITES)
+        thread = self._at_work(WRITES, backup.operation)
         if pages > self._batch(thread):
             return Invalid(why=f"the batch of {backup.name} has {self._batch(thread)} pages")
         self._one_batch(thread, Answer(pages, raised))
@@ -157,9 +164,9 @@ class Workers:
             self.books.written.append(backup)
         return None
 
-    def _at_work(self, role: str) -> StepThread:
-        """The thread, which has taken the first operation of its queue."""
-        thread = self.thread(role)
+    def _at_work(self, role: str, operation: Any) -> StepThread:
+        """The thread, which has taken the operation from its queue."""
+        thread = self.thread(role, operation)
         assert thread is not None
         if thread.at.kind == "get":
             thread.step()
