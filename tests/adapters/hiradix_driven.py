@@ -1,4 +1,4 @@
-"""What the tests of the adapter for SGLang's HiRadixCache share: a child for each release, and short ways to say things."""
+"""What the tests of the adapter for HiRadixCache share: a child for each release, and short ways to say operations."""
 
 import os
 from collections import Counter
@@ -39,7 +39,7 @@ EVERYTHING = Poll(backups=9, loads=9, answers=9, reads=9, writes=9, releases=99)
 BATCH = 2
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=10)
 def child(**options: str) -> tuple[ProcessAdapter, Description]:
     """An adapter with these options and what it says of itself, started once for all tests."""
     try:

@@ -60,7 +60,7 @@ def test_an_abort_before_the_read_gives_everything_back_twice_in_one_release(ver
 
 @pytest.mark.parametrize("version", ABORTING)
 def test_a_read_that_raises_kills_the_thread_and_its_pages_are_lost(version: str) -> None:
-    """Goal: an exception of a backend is caught nowhere (HC-STORE). Method: raise, wait, abort, look who has the pages."""
+    """Goal: an exception of a backend is caught nowhere. Method: raise, wait, abort, look who has the pages."""
     driven = Driven.of(version)
     driven.attach()
     driven.only_stored((1, 2))
