@@ -113,7 +113,7 @@ def test_a_scheduler_is_shown_what_was_agreed_on() -> None:
 
 
 def test_a_backend_call_stops_twice_and_obeys() -> None:
-    """Goal: what storage answers is the tester's. Method: a call as it likes, one told, one that raises, one outside."""
+    """Goal: what storage answers is the tester's. Method: a call as it likes, one told, one raising, one outside."""
 
     class Backend:
         def exists(self, keys: list[str]) -> int:
