@@ -80,8 +80,9 @@ class LeafRules(PageRules):
         digests = self._event_hashes(node)
         above = self.state.nodes[node.parent]
         parent = self._event_hashes(above)[-1] if above.id != ROOT else None
+        wanted = frozenset(only)
         for page, digest, identity in zip(node.key, digests, node.hashes, strict=True):
-            if identity in only:
+            if identity in wanted:
                 parent_hash = None if parent is None else block_hash(parent)
                 self.events.append(
                     BlockStored(

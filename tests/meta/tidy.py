@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "oracle": {"vocabulary", "jsonlines", "trace", "model", "requirements", "search"},
     "storage": {"vocabulary"},
     "engine": {"vocabulary", "model", "storage"},
+    "soak": {"vocabulary", "model", "requirements", "search", "storage", "engine"},
     "adapters": ALL,
     "faults": ALL,
     "report": ALL,
