@@ -15,7 +15,6 @@ from hicache_ref.vocabulary.hashing import chain, namespace_seed
 from hicache_ref.vocabulary.ids import Pages
 from hicache_ref.vocabulary.keys import Key, pages_of
 from hicache_ref.vocabulary.outcomes import (
-    Audited,
     Done,
     Evicted,
     Inserted,
@@ -310,9 +309,3 @@ class Caller:
         if copy.event is not None:
             copy.event.do_work()
         return Done()
-
-    # -- lifecycle --------------------------------------------------------------------------------------------------
-
-    def on_audit(self, op: ops.Audit) -> Audited:
-        """What is pending; upstream's HiRadixCache has no check of its own."""
-        return Audited(pending=self.books.pending())

@@ -3,17 +3,20 @@
 from collections.abc import Iterable
 from typing import Any
 
-from hicache_ref.adapters.sglang_hiradix.books import Copy, Fetch
+from hicache_ref.adapters.sglang_hiradix.books import Backup, Copy, Fetch
 from hicache_ref.adapters.sglang_hiradix.caller import Caller
 from hicache_ref.adapters.sglang_hiradix.stepper import StepQueue, StepThread
 from hicache_ref.adapters.sglang_hiradix.workers import QUERIES, READS, WRITES
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.outcomes import Done, Invalid, Polled, Prefetching, Progressed, Refused
+from hicache_ref.vocabulary.outcomes import Audited, Done, Invalid, Polled, Prefetching, Progressed, Refused
 
 _BACKENDS = {"files": "file"}
 """The vocabulary's names of backends -> upstream's."""
 
 _MILLISECONDS = 1000
+
+RELEASE_QUEUE = "release queue"
+"""What is pending while pages wait to be freed."""
 
 
 class StoringCaller(Caller):
@@ -145,13 +148,20 @@ class StoringCaller(Caller):
         committed = [f.name for f, _ in reads if f.name in open_before and not self.is_open(f)]
         for backup in written:
             del books.backups[backup.name]
+        given_up = tuple(backup.name for backup in written if self._is_cut_short(backup))
         self._forget_closed()
         self.workers.go_on()
         return Polled(
             backups=tuple(backups), loads=tuple(loads), answers=tuple(f.name for f in answered),
             revoked=tuple(revoked), reads=tuple(f.name for f, _ in reads), committed=tuple(dict.fromkeys(committed)),
-            writes=tuple(backup.name for backup in written), releases=self._released,
+            writes=tuple(backup.name for backup in written), given_up=given_up,
+            releases=self._released,
         )  # fmt: skip
+
+    def _is_cut_short(self, backup: Backup) -> bool:
+        """Whether not all was stored: upstream offers a page once."""
+        operation = backup.operation
+        return bool(operation.completed_tokens < len(operation.hash_value) * self.engine.page_size)
 
     def _leading(self, to: str, agreed: int) -> dict[str, Copy]:
         """The ended copies in this direction that no running one precedes, as many as were agreed on."""
@@ -208,6 +218,12 @@ class StoringCaller(Caller):
         return revoked
 
     # -- lifecycle --------------------------------------------------------------------------------------------------
+
+    def on_audit(self, op: ops.Audit) -> Audited:
+        """What is pending, pages that wait to be freed too; upstream's HiRadixCache has no check of its own."""
+        queue = getattr(self.engine.controller, "host_mem_release_queue", None)
+        waiting = (RELEASE_QUEUE,) if queue is not None and any(item.numel() for item in queue.queue) else ()
+        return Audited(pending=tuple(sorted([*self.books.pending(), *waiting])))
 
     def on_attach(self, op: ops.Attach) -> Done | Refused:
         """Storage is attached; where a release cannot at run time, the cache is new and has it from the start."""
