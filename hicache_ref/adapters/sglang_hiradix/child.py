@@ -8,6 +8,7 @@ import runpy
 import shutil
 import sys
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ class SglangHiRadix:
         self._stamps = Stamps(1)
         self._caller: ObservedCaller | None = None
         self._folder = tempfile.mkdtemp(dir=_MEMORY_FOLDER if _MEMORY_FOLDER.is_dir() else None, prefix="hicache-ref-")
+        self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def traits(self) -> Traits:
         """The tree's, its modules imported and fitted. Raises AdapterError where one cannot be imported."""
@@ -114,7 +116,7 @@ class SglangHiRadix:
     def close(self) -> None:
         """Nothing of it is left on disk."""
         StepThread.give_up_all()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._remove()
 
 
 def main(arguments: list[str]) -> None:
