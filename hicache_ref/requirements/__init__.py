@@ -21,6 +21,7 @@ from hicache_ref.requirements import (
     match,
     pages,
     prefetch,
+    storage_witnesses,
     store,
     transfer,
     tree,
@@ -35,7 +36,7 @@ from hicache_ref.requirements.view import View
 
 AREAS = (
     pages, tree, match, insert, locks, leaves, evict, backup, load, transfer, failure, draft, store, prefetch, commits,
-    hashing, events, conformance, lifecycle, witnesses,
+    hashing, events, conformance, lifecycle, witnesses, storage_witnesses,
 )  # fmt: skip
 """Importing them registers their judges."""
 

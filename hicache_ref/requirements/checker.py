@@ -70,7 +70,7 @@ class Checker:
 
     def check_state(self, state: State) -> None:
         """The state is judged as a whole, whatever came before it. Raises `Broken`."""
-        self._judge(self._plan.always[True, True], View(state, self.profile))
+        self._judge(self._plan.always[True, True, True], View(state, self.profile))
 
     def check_quiescent(self, state: State) -> None:
         """What must hold once nothing is pending is judged. Raises `Broken`."""

@@ -4,6 +4,7 @@ from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.leaves import device_leaves, host_leaves
 from hicache_ref.requirements.registry import Broken, step
 from hicache_ref.requirements.sweep import answered, is_droppable, sweep_of
+from hicache_ref.requirements.view import View
 from hicache_ref.requirements.view import Row, View
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, TIER, NodeId
 from hicache_ref.vocabulary.operations import (
@@ -190,14 +191,28 @@ def no_is_well_founded(change: Change[TakePages | LoadBack, Refused]) -> int:
     evictable = sum([len(row.device or ()) for row in before.rows if not row.lock and row.id not in path])
     short = need - len(before.device.free)
     given_up = {page: after.device.touched[page] for page in after.device.unheld if page in after.device.touched}
+    waits = set(given_up.values()) | (_keepers(after, path) if short <= evictable else set())
     if short <= evictable and need <= len(after.device.free):
         raise Broken.because(f"{need} device pages are refused, {len(after.device.free)} are free")
-    if short <= evictable and not given_up:
+    if short <= evictable and not waits:
         raise Broken.because(f"{need} device pages are refused, {evictable} could be evicted")
-    holders = tuple(sorted(set(given_up.values()))) if short <= evictable + len(given_up) else ()
+    holders = tuple(sorted(waits)) if short <= evictable + len(given_up) else ()
     if told.wait_for != holders:
         raise Broken.because(f"a request for {need} pages is to wait for {told.wait_for}, expected {holders}")
     return 1
+
+
+def _keepers(view: View, path: set[NodeId]) -> set[str]:
+    """The storage work that keeps leaves, but those of a path to be loaded, from being dropped: it pins what is below."""
+    if not view.storage_pins:
+        return set()
+    leaves = device_leaves(view) - path
+    kept = [row for row in view.rows if row.id in view.storage_pins and any(up.id in leaves for up in view.up(row))]
+    pages = {page for row in kept for page in row.host or ()}
+    anchors = {row.id for row in kept}
+    opened = [record.id for record in map(view.storage.prefetch, view.storage.open.values())
+              if record is not None and record.anchor in anchors]  # fmt: skip
+    return {*opened, *(record.id for record in view.storage.backups if not pages.isdisjoint(record.pages))}
 
 
 @step("HC-EVICT-09", *_MAKE_ROOM, needs="victims")

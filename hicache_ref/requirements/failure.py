@@ -3,7 +3,7 @@
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, step
 from hicache_ref.requirements.view import Row, View
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, NodeId
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, NodeId, Pages
 from hicache_ref.vocabulary.operations import Poll
 from hicache_ref.vocabulary.outcomes import Polled
 
@@ -19,10 +19,13 @@ def the_rest_is_spared(change: Change[Poll, Polled]) -> int:
     lost_host = _at_or_below(before, {row.id for row in before.rows if no_host.intersection(row.host or ())})
     lost_device = _at_or_below(before, {row.id for row in before.rows if no_device.intersection(row.device or ())})
     applied = {page for name in told.backups for page in before.busy[name].host_writes}
+    evicted = {digest for pool, digest in change.what.victims if pool == KV_HOST}
     for row in before.rows:
+        if row.hashes[-1] in evicted:
+            continue
         now = after.row.get(row.id)
-        has_host = now is not None and now.host == row.host
-        has_device = now is not None and now.device == row.device
+        has_host = now is not None and _has(now.host, row.host)
+        has_device = now is not None and _has(now.device, row.device)
         if row.id not in lost_device:
             if row.device is not None and not has_device:
                 raise Broken.because(f"node {row.id} lost its device pages, and no load at or above it failed")
@@ -31,6 +34,11 @@ def the_rest_is_spared(change: Change[Poll, Polled]) -> int:
         elif not (has_host or no_host) and row.parent in after.row and _is_sound(before, row, applied):
             raise Broken.because(f"node {row.id} left with a failed load, and its host copy was good")
     return len(before.rows)
+
+
+def _has(now: Pages | None, was: Pages | None) -> bool:
+    """Whether what the node had is there: all of it, or the end of it where a prefetch split the node."""
+    return was is None or (now is not None and was[-len(now) :] == now)
 
 
 def _at_or_below(view: View, numbers: set[NodeId]) -> set[NodeId]:

@@ -2,7 +2,15 @@
 
 from typing import Any
 
-from hicache_ref.model.records import Backup, BackupEnded, BackupWriting, Prefetch, PrefetchReading, Record
+from hicache_ref.model.records import (
+    Backup,
+    BackupEnded,
+    BackupWriting,
+    Prefetch,
+    PrefetchEnded,
+    PrefetchReading,
+    Record,
+)
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.commits import committed
 from hicache_ref.requirements.prefetch import Reading, Report, batch_size
@@ -11,7 +19,7 @@ from hicache_ref.requirements.view import NOWHERE, Row, View
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.effects import StorageRead, StorageWrite
 from hicache_ref.vocabulary.ids import PageHash
-from hicache_ref.vocabulary.outcomes import Done, Outcome, Polled, Refused
+from hicache_ref.vocabulary.outcomes import Done, Outcome, Polled, Progressed, Refused
 
 
 def may_be_stored(view: View, row: Row) -> bool:
@@ -246,6 +254,35 @@ def write_is_settled(change: Change[ops.Poll, Polled]) -> int:
     if told.given_up != tuple(given_up):
         raise Broken.because(f"{told.given_up} are told to be given up, {given_up} are")
     return len(told.writes)
+
+
+@step("HC-STORE-13", needs="storage")
+def storage_books_are_kept(change: Change[Any, Outcome]) -> int:
+    """Storage work goes on the books when it is asked of storage, and leaves them when its last end was applied."""
+    was, now = change.before.storage.records, change.after.storage.records
+    if was.keys() == now.keys() and not change.what.effects:
+        return len(now)
+    begun = {effect.id for effect in change.what.effects if effect.kind in ("storage_query", "storage_write")}
+    expected = (was.keys() | begun) - _over(change)
+    if now.keys() != expected:
+        raise Broken.because(f"storage work {sorted(now)} is on the books, expected {sorted(expected)}")
+    return len(expected)
+
+
+def _over(change: Change[Any, Outcome]) -> set[str]:
+    """The storage work whose last end the step applied, or that it ended itself."""
+    was, op, told = change.before.storage, change.op, change.told
+    if op.op in ("detach", "reset"):
+        return {name for name, record in was.records.items() if not isinstance(record, PrefetchReading | BackupWriting)}
+    if isinstance(told, Polled):
+        left = {name for name, _ in was.reads[op.reads :]}
+        read = {name for name in told.reads if name not in left and isinstance(was.records[name], PrefetchEnded)}
+        closed = {record.id for record in was.prefetches if record.rid is None} | {*told.revoked, *told.committed}
+        return {*told.writes, *(closed & {*told.answers, *read})}
+    name = was.open.get(op.rid) if isinstance(op, ops.Progress | ops.Abort) else None
+    goes_on = isinstance(told, Progressed) and not told.done
+    ended = isinstance(was.prefetch(name), PrefetchEnded) and not goes_on and name not in dict(was.reads)
+    return {name} if name is not None and ended else set()
 
 
 @step("HC-STORE-06", "attach")

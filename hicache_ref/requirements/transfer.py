@@ -219,17 +219,18 @@ def _moved(before: View, ticket: Ticket, good: int) -> dict[tuple[PoolName, int]
 
 @step("HC-XFER-11")
 def books_are_kept(change: Change[Operation, Outcome]) -> int:
-    """Operations go on the books when they are asked of the world, and leave them by their end or by a poll."""
-    before, after, told = change.before.busy, change.after.busy, change.told
-    if before.keys() == after.keys():
-        return len(after)
-    expected = before.keys() | {effect.id for effect in change.what.effects}
+    """Copies and passes go on the books when they are asked of the world, and leave them by their end or by a poll."""
+    told = change.told
+    if change.before.busy.keys() == change.after.busy.keys():
+        return len(change.after.busy)
+    before, after = (view.busy.keys() - view.storage.records.keys() for view in (change.before, change.after))
+    expected = before | {effect.id for effect in change.what.effects if not effect.kind.startswith("storage")}
     if isinstance(change.op, ForwardDone):
         expected -= {f"f:{change.op.rid}"}
     elif isinstance(told, Polled):
         expected -= {*told.backups, *told.loads}
     elif change.before.rules.write_back_copy == "blocking":
         expected -= {effect.id for effect in change.what.effects if effect.id not in after}
-    if after.keys() != expected:
+    if after != expected:
         raise Broken.because(f"{sorted(after)} are on the books, expected {sorted(expected)}")
     return len(expected)

@@ -244,7 +244,7 @@ def _batch(
     draft = pages if model.profile.draft and model.state.storage.settings.draft else 0
     if draft and d.rng.random() < 0.3:
         draft = d.rng.randint(0, pages)
-    return kind(id=record.id, pages=pages, raised=pages < size and d.rng.random() < 0.3, draft=draft)
+    return kind(id=record.id, pages=pages, raised=pages < size and d.rng.random() < 0.4, draft=draft)
 
 
 def _progress(d: Drawing) -> Operation | None:
@@ -261,6 +261,10 @@ def _attach(d: Drawing) -> Operation | None:
     attached = d.model.state.storage.attached
     if d.rng.random() > (0.1 if attached else 0.8):
         return None
+    return _attach_with(d, d.rng.choice(("files", "files", "files", "other")))
+
+
+def _attach_with(d: Drawing, backend: str) -> Operation:
     settings = StorageSettings(
         prefetch_policy=d.rng.choice(PREFETCH_POLICIES),
         prefetch_threshold=d.rng.choice((1, 1, 2)),
@@ -270,7 +274,7 @@ def _attach(d: Drawing) -> Operation | None:
         pass_prefix_keys=d.rng.random() < 0.5,
         draft=d.rng.random() < 0.8,
     )
-    return ops.Attach(settings=settings, backend=d.rng.choice(("files", "files", "files", "other")))
+    return ops.Attach(settings=settings, backend=backend)
 
 
 def _detach(d: Drawing) -> Operation | None:
@@ -326,12 +330,13 @@ SINGLE: dict[str, Draw] = {
 
 def request(d: Drawing) -> Iterator[Operation]:
     """A prompt from start to end: pages, a pass over what is not resident, insert; now and then its next chunk."""
-    rid = d.free_request()
-    if rid is None:
-        return
-    key = d.key()
-    pages = d.model.pages(key)
-    if not pages:
+    yield from request_for(d, d.key())
+
+
+def request_for(d: Drawing, key: Key) -> Iterator[Operation]:
+    """As `request`, for this key."""
+    rid, pages = d.free_request(), d.model.pages(key)
+    if rid is None or not pages:
         return
     resident = len(d.model.resident_pages(pages, key.extra))
     yield ops.TakePages(rid=rid, n=len(pages) - min(resident, len(pages) - 1))
@@ -408,6 +413,7 @@ def reload(d: Drawing) -> Iterator[Operation]:
 
 def fetch(d: Drawing) -> Iterator[Operation]:
     """What was written to storage has left both tiers, and is asked for again; the request may not wait for it."""
+    yield from _attached(d)
     if not d.model.state.storage.attached or not d.told:
         return
     yield from settle(d)
@@ -426,13 +432,97 @@ def fetch(d: Drawing) -> Iterator[Operation]:
     yield ops.Progress(rid=rid, now=d.now)
 
 
+def _attached(d: Drawing) -> Iterator[Operation]:
+    """Storage is attached, where the implementation has it."""
+    if not d.model.state.storage.attached and "attach" in d.operations:
+        yield _attach_with(d, "files")
+
+
+def _fetching(d: Drawing, rid: str, steps: int) -> Iterator[Operation]:
+    """The open prefetch of the request goes on for some steps, well mostly; what has ended is polled now and then."""
+    for _ in range(steps):
+        storage = d.model.state.storage
+        record = storage.records.get(storage.open.get(rid, ""))
+        if record is None:
+            return
+        if record.stage == "queued":
+            yield ops.QueryDone(id=record.id, hits=len(record.hashes))
+        elif isinstance(record, PrefetchReading) and d.rng.random() < 0.7:
+            yield _batch(d, ops.ReadDone, record, good=0.8)
+        else:
+            yield ops.Poll(answers=1, reads=d.rng.randint(0, 2))
+
+
+def overtake(d: Drawing) -> Iterator[Operation]:
+    """A prompt is computed while it is fetched, so that the commit meets what is there by then."""
+    yield from _attached(d)
+    rid, key = d.rng.choice(REQUESTS[:2]), d.key()
+    yield ops.Prefetch(rid=rid, key=key, now=d.now)
+    yield from _fetching(d, rid, d.rng.randint(1, 4))
+    yield from request_for(d, key)
+    yield from _fetching(d, rid, d.rng.randint(1, 4))
+    yield ops.Progress(rid=rid, now=d.now)
+
+
+def stake(d: Drawing) -> Iterator[Operation]:
+    """A prefetch hangs on a node whose own backup ends, badly at times, while pages are read below it."""
+    yield from _attached(d)
+    key, rid = d.key(), d.rng.choice(REQUESTS[:2])
+    anchor = _cut(d, key, 1)
+    yield from request_for(d, anchor)
+    node = d.model.node_at(anchor)
+    if node is None:
+        return
+    if node.host is None:
+        yield ops.WriteBackup(key=anchor)
+    yield ops.Prefetch(rid=rid, key=key, now=d.now)
+    yield from _fetching(d, rid, d.rng.randint(2, 5))
+    ticket = d.pick([each.id for each in d.ending() if each.to == "host"])
+    if ticket is not None:
+        yield ops.CopyFailed(ticket=ticket) if d.rng.random() < 0.7 else ops.CopyDone(ticket=ticket)
+    yield ops.Poll(backups=2)
+    yield ops.Poll(reads=3)
+    yield ops.Progress(rid=rid, now=d.now)
+
+
+def grow(d: Drawing) -> Iterator[Operation]:
+    """A prompt grows turn by turn; each turn is backed up and put into storage, often cut short or in vain."""
+    yield from _attached(d)
+    key = d.key()
+    for turn in range(1, len(d.model.pages(key)) + 1):
+        prompt = _cut(d, key, turn)
+        yield from request_for(d, prompt)
+        node = d.model.node_at(prompt)
+        if node is not None and node.host is None:
+            yield ops.WriteBackup(key=prompt)
+        for ticket in d.ending():
+            yield ops.CopyDone(ticket=ticket.id)
+        yield ops.Poll(backups=4)
+        for record in list(d.model.state.storage.records.values()):
+            if isinstance(record, BackupWriting):
+                yield _batch(d, ops.WriteDone, record, good=0.4)
+        yield ops.Poll(writes=4)
+
+
+def _cut(d: Drawing, key: Key, pages: int) -> Key:
+    """The first pages of the key."""
+    tokens = pages * d.model.profile.sizes.page_size + d.model.profile.bigram
+    return key.model_copy(update={"tokens": key.tokens[:tokens]})
+
+
 COMPOSITE: dict[str, Composite] = {
     "fetch": fetch,
+    "overtake": overtake,
+    "stake": stake,
+    "grow": grow,
     "request": request,
     "settle": settle,
     "flush": flush,
     "reload": reload,
 }
+
+NEEDED: dict[str, str] = {"fetch": "prefetch", "overtake": "prefetch", "stake": "prefetch", "grow": "write_done"}
+"""Composites that are of use only where the implementation has this operation."""
 
 
 def invalid(d: Drawing) -> Operation:

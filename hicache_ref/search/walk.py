@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from hicache_ref.model import Model
-from hicache_ref.search.alphabet import COMPOSITE, SINGLE, Drawing, invalid, settle
+from hicache_ref.search.alphabet import COMPOSITE, NEEDED, SINGLE, Drawing, invalid, settle
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.operations import OPERATION_TYPES, Operation
 from hicache_ref.vocabulary.outcomes import Outcome
@@ -16,7 +16,10 @@ from hicache_ref.vocabulary.profile import EVICTION_POLICIES, WRITE_POLICIES, Ev
 CUT_SHARE = 0.06
 """How often a composite is cut off at a step."""
 
-KIND_WEIGHT = {"take_pages": 0.4, "request": 3.0, "settle": 1.0, "flush": 0.5, "reload": 0.7, "fetch": 1.5}
+KIND_WEIGHT = {
+    "take_pages": 0.4, "request": 3.0, "settle": 1.0, "flush": 0.5, "reload": 0.7,
+    "fetch": 1.5, "overtake": 0.7, "stake": 0.5, "grow": 0.7,
+}  # fmt: skip
 SWARM_WEIGHTS = (0.1, 0.5, 1.0, 3.0)
 
 
@@ -48,7 +51,8 @@ class Walk:
         self.rng = rng
         self.plan = plan
         self.drawing = Drawing(stepper.model, rng, plan.operations)
-        self.kinds = [kind for kind in SINGLE if kind in plan.operations] + list(COMPOSITE)
+        useful = [kind for kind in COMPOSITE if NEEDED.get(kind, "take_pages") in plan.operations]
+        self.kinds = [kind for kind in SINGLE if kind in plan.operations] + useful
         weights = [KIND_WEIGHT.get(kind, 1.0) for kind in self.kinds]
         if swarm:
             weights = [rng.choice(SWARM_WEIGHTS) for _ in self.kinds]
