@@ -129,6 +129,8 @@ class Comparison:
             pairs = {page: view.pages[pool_name][digest] for digest, page in held_by_nodes(state, pool_name)}
             if pool_name == KV_DEVICE:
                 self._pair_requests(state, view, pairs)
+            else:
+                self._pair_prefetches(state, view, pairs)
             for page, theirs in pairs.items():
                 if known.get(page, theirs) != theirs and (pool_name, page) not in taken:
                     tier = "device" if pool_name == KV_DEVICE else "host"
@@ -147,6 +149,15 @@ class Comparison:
                 text = f"request {request.id} holds {len(theirs)} pages, expected {len(request.pages)}"
                 raise Difference("HC-CONF-07", text)
             pairs.update(zip(request.pages, theirs, strict=True))
+
+    def _pair_prefetches(self, state: State, view: Seen, pairs: Pairs) -> None:
+        """An open prefetch has as many host pages on both sides (HC-PREF-01)."""
+        storage = state.storage
+        for name in storage.open.values():
+            ours, theirs = storage.records[name].pages, view.prefetches.get(name, ())
+            if len(ours) != len(theirs):
+                raise Difference("HC-PREF-01", f"prefetch {name} has {len(theirs)} host pages, expected {len(ours)}")
+            pairs.update(zip(ours, theirs, strict=True))
 
     def learn(self, state: State, ours: Outcome, theirs: Outcome, taken: Collection[tuple[PoolName, int]]) -> None:
         """Without a look at the pools, a device page is paired where it is first told (HC-PAGE-01)."""

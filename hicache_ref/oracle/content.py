@@ -6,7 +6,7 @@ Ownership without content misses swapped slots, for page ids are compared only u
 
 from collections.abc import Mapping
 
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, PageHash, PoolName
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, TIER, PageHash, PoolName
 from hicache_ref.vocabulary.observation import IssuedCopy, Observation
 
 Stamps = dict[int, PageHash | None]
@@ -20,6 +20,12 @@ class Content:
         self.running: dict[str, IssuedCopy] = {}
         self.being_written: dict[int, PageHash] = {}
         """Device pages that a running pass writes, and what."""
+
+    def read(self, contents: Mapping[str, PageHash]) -> None:
+        """What the implementation's pages were seen to hold, by `tier:page`, is all that they hold."""
+        for pool_name, tier in TIER.items():
+            mine = (item for item in contents.items() if item[0].startswith(f"{tier}:"))
+            self.stamps[pool_name] = {int(name.partition(":")[2]): digest for name, digest in mine}
 
     def issued(self, observation: Observation) -> None:
         """Copies that the implementation asked for in this step, in order; one without ticket has ended in it."""

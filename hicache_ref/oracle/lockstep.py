@@ -167,6 +167,9 @@ class Lockstep:
 
     def _follow_content(self, op: Operation, ours: Step, observation: Observation) -> None:
         """The stamps of the implementation's pages follow this step."""
+        if observation.contents is not None:
+            self.content.read(observation.contents)
+            return
         rename = self.comparison.renamed
         self.content.issued(observation)
         if ours.outcome.kind in ("refused", "invalid"):

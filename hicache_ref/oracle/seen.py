@@ -31,6 +31,12 @@ class Seen:
     free: dict[PoolName, Pages]
     held: dict[PoolName, Pages]
     requests: dict[str, Pages]
+    queued: Pages = ()
+    """Host pages that were given up and wait for a poll."""
+
+    prefetches: dict[str, Pages] = field(default_factory=dict)
+    """Host pages that prefetches have."""
+
     names: dict[PageHash, str] = field(default_factory=dict)
     """Page hash -> the key it ends, for texts."""
 
@@ -43,6 +49,8 @@ def seen(observation: Observation, profile: Profile, write_back: bool) -> Seen:
         free={KV_DEVICE: observation.free_device, KV_HOST: observation.free_host},
         held={KV_DEVICE: observation.held_device, KV_HOST: observation.held_host},
         requests=observation.requests,
+        queued=observation.queued_host,
+        prefetches=observation.prefetch_host,
     )
     paths: list[tuple[PageHash | None, str, Segment | None]] = []
     for segment in observation.segments:
@@ -101,6 +109,8 @@ def judge_owners(view: Seen, profile: Profile) -> None:
         holders = [*view.pages[pool_name].values(), *view.free[pool_name], *view.held[pool_name]]
         if pool_name == KV_DEVICE:
             holders += [page for pages in view.requests.values() for page in pages]
+        else:
+            holders += [*view.queued, *(page for pages in view.prefetches.values() for page in pages)]
         held = set(holders)
         if len(holders) == len(held) == sizes[pool_name] and min(held) == 0 and max(held) == len(held) - 1:
             continue
@@ -121,4 +131,7 @@ def _who(view: Seen, pool_name: PoolName, page: int) -> str:
     found += ["an operation"] * view.held[pool_name].count(page)
     if pool_name == KV_DEVICE:
         found += [f"request {rid}" for rid, pages in view.requests.items() if page in pages]
+    else:
+        found += ["the release queue"] * view.queued.count(page)
+        found += [f"prefetch {name}" for name, pages in view.prefetches.items() for held in pages if held == page]
     return ", ".join(found)
