@@ -165,7 +165,11 @@ class EvictRules(CopyRules):
         holders = sorted({str(owner[page][1]) for page in given if owner[page][0] == "op"})
         return Tally(len(given), self.free_count(pool_name) - free_before, tuple(holders))
 
-    def device_room(self, count: int) -> Refused | None:
+    def asked(self, short: int, need: int) -> int:
+        """How many pages are to be evicted for a copy that needs `need` and lacks `short`."""
+        return need if self.rules.eviction_asks == "need" else short
+
+    def device_room(self, count: int, *, for_copy: bool = False) -> Refused | None:
         """`count` device pages are free: at once, or after evicting once (HC-EVICT-06).
 
         Nothing is evicted for what cannot succeed. What was given up and is still touched has to be waited for.
@@ -177,12 +181,12 @@ class EvictRules(CopyRules):
             holders = self._holders_of_given_up(KV_DEVICE)
             enough = short <= self.state.evictable + len(holders)
             return Refused(why="device full", wait_for=tuple(sorted(set(holders.values()))) if enough else ())
-        self.evict_device(short)
+        self.evict_device(self.asked(short, count) if for_copy else short)
         if count <= self.free_count(KV_DEVICE):
             return None
         self.facts.append("room_has_to_be_waited_for")
-        holders = set(self._holders_of_given_up(KV_DEVICE).values()) | self._keepers_of_leaves()
-        return Refused(why="device full", wait_for=tuple(sorted(holders)))
+        waiting = {*self._holders_of_given_up(KV_DEVICE).values(), *self._keepers_of_leaves()}
+        return Refused(why="device full", wait_for=tuple(sorted(waiting)))
 
     def _keepers_of_leaves(self) -> set[str]:
         """The operations without which more device leaves could have been dropped."""
@@ -203,7 +207,7 @@ class EvictRules(CopyRules):
         """
         short = count - self.free_count(KV_HOST)
         if short > 0 and (self.rules.evict_host_for_hopeless or self._host_can_free(short)):
-            self.evict_host(short)
+            self.evict_host(self.asked(short, count))
         return count <= self.free_count(KV_HOST)
 
     def _host_can_free(self, count: int) -> bool:

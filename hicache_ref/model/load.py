@@ -33,7 +33,7 @@ class LoadRules(BackupRules):
         # change
         short = need > self.free_count(KV_DEVICE)
         pins = self.pin(node.id, evicted_too=True)
-        refused = self.device_room(need)
+        refused = self.device_room(need, for_copy=True)
         if refused is None:
             for each in chain:
                 self.place(each, KV_DEVICE, self.take(KV_DEVICE, len(each.key), ("node", each.id)))

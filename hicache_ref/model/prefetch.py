@@ -358,14 +358,17 @@ class PrefetchRules(StoreRules):
             common = self.common(child.key, key, at)
             node = self.split(child, common) if common < len(child.key) else child
             self.stamp(node)
-            if node.host is None:
-                self.facts.append("adopted")
-                self._place_fetched(node, pages[at : at + common], record)
-                new += common
+            fetched = pages[at : at + common]
+            if node.host is not None or not self.rules.commit_adopts:
+                self.release(KV_HOST, fetched)
             else:
-                self.release(KV_HOST, pages[at : at + common])
+                self.facts.append("adopted")
+                self._place_fetched(node, fetched, record)
+                new += common
             at += common
-        if at < len(key):
+        if node.id != ROOT and node.host is None and self.needs_backed_parent():
+            self.release(KV_HOST, pages[at:])
+        elif at < len(key):
             leaf = self.attach(node, key[at:], record.extra, 0)
             self._place_fetched(leaf, pages[at:], record)
             new += len(key) - at

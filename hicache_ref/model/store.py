@@ -106,9 +106,7 @@ class StoreRules(InsertRules):
         """A write of these pages, which hold the end of `path`, is on the books; it is named after the node."""
         start = len(path) - len(pages)
         name = handle("b", self.key_of(node), self.storage.records)
-        record = BackupWriting(
-            id=name, pages=tuple(pages), hashes=tuple(path[start:]), prefix=tuple(path[:start])
-        )
+        record = BackupWriting(id=name, pages=tuple(pages), hashes=tuple(path[start:]), prefix=tuple(path[:start]))
         self.storage.records[name] = record
         self._update_leaves_of(record.pages)
         self._write_batch(record)

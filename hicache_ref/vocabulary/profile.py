@@ -61,6 +61,12 @@ class Rules(Frozen):
     last_host_node: Literal["backed", "best"] = "backed"
     """Whether a match names the deepest node with a host copy, or its best node, as `last_host_node`."""
 
+    eviction_asks: Literal["shortfall", "need"] = "shortfall"
+    """Whether room for a copy is made by evicting what is missing, or as much as the copy needs in all."""
+
+    commit_adopts: bool = True
+    """Whether fetched pages become the host copy of a node that has none; if not, they and what hangs below go back."""
+
     prefetch_allocation: Literal["after", "before"] = "after"
     """Whether a prefetch takes its host pages once the query is answered, or for all it asks for before."""
 
@@ -186,36 +192,51 @@ _SGLANG = {
     "write_back_copy": "blocking",
     "evict_host_for_hopeless": True,
     "event_namespace": False,
+    "split_copies_hit_count": True,
+    "split_stamps": "both",
+    "storage_retries": 1,
+    "attach_offers": False,
 }
+"""What all releases of SGLang have in common."""
+
+_HIRADIX = _SGLANG | {
+    "chunked_counts_hit": False,
+    "hit_counts_again_for_same_request": True,
+    "eviction_asks": "need",
+    "commit_adopts": False,
+    "give_back": "queued",
+    "hash_namespace": False,
+    "prefetch_progress": "live",
+    "prefetch_commit": "progress",
+}
+_UNGUARDED = {"backup_scope": "node", "contiguity": False}
+_EARLY = _UNGUARDED | {"prefetch_allocation": "before", "cancelled_query": "goes_on"}
 
 RULES: dict[str, Rules] = {
     "reference": Rules(),
     "sglang-0.5.1": Rules.model_validate(
-        _SGLANG
-        | {"write_policy": "write_through_selective", "backup_scope": "node", "contiguity": False}
-        | {"split_copies_hit_count": True, "chunked_counts_hit": False, "hit_counts_again_for_same_request": True}
+        _HIRADIX | _EARLY | {"write_policy": "write_through_selective", "prefetch_capacity": "host_minus_device"}
     ),
     "sglang-0.5.2": Rules.model_validate(
-        _SGLANG
-        | {"write_policy": "write_through_selective", "backup_scope": "node", "contiguity": False}
-        | {"split_copies_hit_count": True, "chunked_counts_hit": False, "hit_counts_again_for_same_request": True}
+        _HIRADIX | _EARLY | {"write_policy": "write_through_selective", "prefetch_capacity": "host_minus_device"}
     ),
-    "sglang-0.5.9": Rules.model_validate(
-        _SGLANG
-        | {"backup_scope": "node", "contiguity": False, "split_copies_hit_count": True, "chunked_counts_hit": False}
-        | {"hit_counts_again_for_same_request": True}
-    ),
+    "sglang-0.5.9": Rules.model_validate(_HIRADIX | _EARLY | {"prefetch_capacity": "host_minus_device_clamped"}),
     "sglang-0.5.15": Rules.model_validate(
-        _SGLANG
-        | {"backup_scope": "node_if_parent", "split_copies_hit_count": True, "chunked_counts_hit": False}
-        | {"hit_counts_again_for_same_request": True}
+        _HIRADIX | {"backup_scope": "node_if_parent", "prefetch_allocation": "before", "cancelled_query": "goes_on"}
+    ),
+    "sglang-0.5.16": Rules.model_validate(_HIRADIX | {"backup_scope": "node_if_parent"}),
+    "sglang-0.5.20": Rules.model_validate(
+        _HIRADIX
+        | {"backup_scope": "node_if_parent", "hash_namespace": True}
+        | {"prefetch_progress": "polled", "prefetch_commit": "poll"}
     ),
     "sglang-0.5.23": Rules.model_validate(
         _SGLANG
-        | {"lock_evicted": "count", "split_copies_hit_count": True, "split_stamps": "both", "revive_counts_hit": True}
+        | {"lock_evicted": "count", "revive_counts_hit": True, "prefetch_clock": "first_poll"}
         | {"insert_length_counts_revived": True, "last_host_node": "best"}
     ),
 }
+"""The rules of the reference and of releases of SGLang, by preset."""
 
 SIZES: dict[str, Sizes] = {
     "tiny": Sizes(),
