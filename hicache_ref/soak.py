@@ -18,25 +18,25 @@ from hicache_ref.engine.workers import StorageWorkers, WorkerSettings
 from hicache_ref.model import Model, Step
 from hicache_ref.model.chooser import DrawnChooser
 from hicache_ref.requirements import Broken, Checker
-from hicache_ref.search.alphabet import SINGLE
+from hicache_ref.search.alphabet import COMPOSITE, SINGLE
 from hicache_ref.search.walk import Plan, Walk, draw_profile
 from hicache_ref.storage.base import Backend
 from hicache_ref.storage.faulty import Faults, FaultyBackend
 from hicache_ref.storage.files import FilesBackend
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, ROOT
 from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.outcomes import Audited, Done, Outcome, Progressed
 from hicache_ref.vocabulary.profile import Profile
 
 EPISODE_STEPS = 400
 EPISODES_A_FOLDER = 10
+FETCH_SHARE = 0.1
 SETTLE_SECONDS = 2.0
 GLANCE_SECONDS = 0.002
 """How long a fact is waited for where the walk drew one."""
 
 FAULTS = Faults(
-    miss=0.03, short=0.03, error=0.02, delay=0.02, vanish=0.03, refuse=0.03, wrong_length=0.005, evict=0.05,
+    miss=0.03, short=0.03, error=0.05, delay=0.02, vanish=0.03, refuse=0.1, wrong_length=0.005, evict=0.05,
     delay_seconds=0.001,
 )  # fmt: skip
 
@@ -132,10 +132,10 @@ class _Episode:
             profile, self._open, settings, chooser=self.chooser, watch=self._watch, workers=workers
         )  # fmt: skip
         self.checker = Checker(profile)
-        self.is_judged = False
+        self.is_over = self.is_judged = False
         """Whether the checker knows the state before the next step, and judges that."""
 
-        self.walk = Walk(self, rng, Plan(), swarm=rng.random() < 0.5)
+        self.walk = Walk(self, rng, Plan(invalid_share=0.02), swarm=rng.random() < 0.5)
 
     @property
     def model(self) -> Model:
@@ -161,9 +161,10 @@ class _Episode:
         try:
             self.step(self._attach())
             while result.steps < goal:
-                self.step(self.walk.draw())
+                self.step(self._draw())
             self._reckon()
         except (Broken, Lost) as error:
+            self.is_over, self.is_judged = True, False
             result.complaints.append(f"{type(error).__name__}: {error}")
         finally:
             cache.close()
@@ -175,6 +176,12 @@ class _Episode:
     def _open(self) -> Backend:
         self.attaches += 1
         return self.opening(self.attaches)
+
+    def _draw(self) -> Operation:
+        """The walk's next operation; more often than it would, a fetch from storage begins."""
+        if self.walk.under_way is None and self.rng.random() < FETCH_SHARE:
+            self.walk.under_way = COMPOSITE["fetch"](self.walk.drawing)
+        return self.walk.draw()
 
     def _attach(self) -> Operation:
         op = None
@@ -191,12 +198,14 @@ class _Episode:
         if self.is_judged:
             self.checker.check(op, step, state)
             result.checks += 1
-        self.is_judged = (result.steps + 1) % self.check_every == 0
+        self.is_judged = not self.is_over and (result.steps + 1) % self.check_every == 0
         if self.is_judged:
             self.checker.start(state)
 
     def _glance(self) -> None:
-        if self.cache.pump(block=self.rng.random() < 0.5, timeout_s=GLANCE_SECONDS) == 0 and (lost := self.cache.lost()):
+        if self.cache.pump(block=self.rng.random() < 0.5, timeout_s=GLANCE_SECONDS) == 0 and (
+            lost := self.cache.lost()
+        ):
             raise Lost(f"no end is told of {', '.join(lost)}")
 
     # -- the reckoning ----------------------------------------------------------------------------------------------
@@ -251,6 +260,7 @@ def _profile(rng: random.Random) -> Profile:
     base = draw_profile(rng, Profile())
     rules = base.rules.model_copy(
         update={
+            "write_through_threshold": rng.choice((1, 1, base.rules.write_through_threshold)),
             "prefetch_allocation": rng.choice(("after", "before")),
             "prefetch_progress": rng.choice(("polled", "live")),
             "prefetch_commit": rng.choice(("poll", "progress")),
@@ -258,5 +268,8 @@ def _profile(rng: random.Random) -> Profile:
             "give_back": rng.choice(("at_once", "queued")),
         }
     )
-    sizes = base.sizes.model_copy(update={"storage_batch": rng.choice((1, 2, 2, 4))})
-    return base.model_copy(update={"rules": rules, "sizes": sizes})
+    more = rng.choice((0, 0, 6))
+    sizes = base.sizes.model_copy(
+        update={"host_pages": base.sizes.host_pages + more, "storage_batch": rng.choice((1, 2, 2, 4))}
+    )
+    return base.model_copy(update={"rules": rules, "sizes": sizes, "draft": rng.random() < 0.5})

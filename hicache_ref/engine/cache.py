@@ -15,7 +15,7 @@ from hicache_ref.engine.link import Link, Opener
 from hicache_ref.engine.pages import PageMemory, Place
 from hicache_ref.engine.settings import EngineSettings, naming
 from hicache_ref.engine.verify import Verifier
-from hicache_ref.engine.workers import End, Job, Report, StorageWorkers
+from hicache_ref.engine.workers import End, Job, Report, StorageWorkers, Task
 from hicache_ref.model import Model, Step
 from hicache_ref.model.chooser import POLICY, Chooser
 from hicache_ref.vocabulary.effects import (
@@ -185,12 +185,19 @@ class StoredCache:
         if self._closed:
             return ()
         patience = self.settings.stop_timeout_s / 2
-        self.detach(patience)
-        self._closed = True
+        try:
+            self.detach(patience)
+        finally:
+            self._closed = True
+            hanging = self._give_up(patience)
+        return hanging
+
+    def _give_up(self, timeout_s: float) -> tuple[str, ...]:
+        """The store is left as `Link.give_up` leaves it, if one is attached still."""
         if self._link is None or self._at_end is None:
             return ()
         self._at_end.detach()
-        return self._link.give_up(patience)
+        return self._link.give_up(timeout_s)
 
     def _attach(self, op: Attach) -> Outcome:
         """All or nothing (HC-LIFE-07)."""
@@ -257,7 +264,7 @@ class StoredCache:
                 return
             if not isinstance(effect, StorageQuery):
                 self.device.finish(effect.after)
-            self._current[effect.id] = workers.submit(effect, draft=self._stores_draft)
+            self._current[effect.id] = workers.submit(effect, self._drafts_of(effect))
 
     def _hashes_of(self, op: Forward) -> tuple[PageHash, ...]:
         """Those of the pages that the pass reads and writes, from the key alone."""
@@ -271,6 +278,15 @@ class StoredCache:
             pool, pages = (HOST[part.component], part.host) if to_host else (DEVICE[part.component], part.device)
             found.extend(digest for node in self.model.owners(pool, pages) for digest in node.hashes)
         return tuple(found)
+
+    def _drafts_of(self, effect: Task) -> tuple[bool, ...]:
+        """For each page of the task whether its draft page goes along: all are asked for, and only valid ones put."""
+        if not self._stores_draft or isinstance(effect, StorageQuery):
+            return ()
+        if isinstance(effect, StorageRead):
+            return (True,) * len(effect.pages)
+        pairs = zip(effect.pages, effect.hashes, strict=True)
+        return tuple(self._has_draft((KV_HOST, page), digest) for page, digest in pairs)
 
     @property
     def _stores_draft(self) -> bool:

@@ -61,8 +61,8 @@ class Job:
     """
 
     task: Task
-    draft: bool
-    """Whether draft pages are read and written too."""
+    drafts: tuple[bool, ...]
+    """For each page whether its draft page goes along; () for none."""
 
     size: int
     """Pages in one call."""
@@ -149,13 +149,14 @@ class StorageWorkers:
 
     # -- the scheduler's side ---------------------------------------------------------------------------------------
 
-    def submit(self, task: Task, *, draft: bool = False) -> Job:
+    def submit(self, task: Task, drafts: tuple[bool, ...] = ()) -> Job:
         """The task is queued, and its end will be reported; at once where the queue is full.
 
+        `drafts` says for each page whether its draft page goes along: one that is invalid must not be stored.
         Never blocks. Raises RuntimeError once the workers are stopped.
         """
         whole = len(task.hashes) if isinstance(task, StorageQuery) else self._settings.call_pages
-        job = Job(task, draft, max(1, whole))
+        job = Job(task, drafts, max(1, whole))
         lane = self._lanes[task.kind]
         with self._lock:
             if self._ended:
@@ -274,35 +275,40 @@ class StorageWorkers:
                 return Call(min(max(hits, 0), len(hashes)))
             pages = task.pages[start : start + job.size]
             move = self._read if isinstance(task, StorageRead) else self._write
-            return move(hashes, pages, job.draft)
+            return move(hashes, pages, job.drafts[start : start + job.size])
         except BaseException as error:  # A backend that calls sys.exit must not end the thread either.
             self._note(error)
             return Call(0, raised=True)
 
-    def _read(self, hashes: Sequence[PageHash], pages: Pages, draft: bool) -> Call:
+    def _read(self, hashes: Sequence[PageHash], pages: Pages, drafts: Sequence[bool]) -> Call:
         """Pages that hold what was asked for. Draft pages are read first."""
-        drafts = self._move_drafts(self._backend.read, hashes, pages) if draft else 0
-        return Call(self._move(self._backend.read, hashes, pages), drafts)
+        with_draft = self._move_drafts(self._backend.read, hashes, pages, drafts)
+        return Call(self._move(self._backend.read, hashes, pages), with_draft)
 
-    def _write(self, hashes: Sequence[PageHash], pages: Pages, draft: bool) -> Call:
+    def _write(self, hashes: Sequence[PageHash], pages: Pages, drafts: Sequence[bool]) -> Call:
         """Pages that the store has. Draft pages are written last, and only those of pages that it has."""
         good = self._move(self._backend.write, hashes, pages)
-        return Call(good, self._move_drafts(self._backend.write, hashes[:good], pages[:good]) if draft else 0)
+        return Call(good, self._move_drafts(self._backend.write, hashes, pages, drafts[:good]))
 
     def _move(self, move: "_Move", hashes: Sequence[PageHash], pages: Pages) -> int:
         host = self._memory.pools[KV_HOST]
         moved = move([self._naming(digest, KV_POOL) for digest in hashes], [host.view(page) for page in pages])
         return leading(moved[: len(hashes)])
 
-    def _move_drafts(self, move: "_Move", hashes: Sequence[PageHash], pages: Pages) -> int:
+    def _move_drafts(self, move: "_Move", hashes: Sequence[PageHash], pages: Pages, drafts: Sequence[bool]) -> int:
         """Leading draft pages that went well; an error is none, for it never changes the target's result."""
+        along = [index for index, wanted in enumerate(drafts) if wanted]
+        if not along:
+            return 0
         host = self._memory.drafts[KV_HOST]
+        names = [self._naming(hashes[index], DRAFT_POOL) for index in along]
         try:
-            moved = move([self._naming(digest, DRAFT_POOL) for digest in hashes], [host.view(page) for page in pages])
+            moved = move(names, [host.view(pages[index]) for index in along])
         except BaseException as error:
             self._note(error)
             return 0
-        return leading(moved[: len(hashes)])
+        good = {index for index, went in zip(along, moved, strict=False) if went}
+        return leading(index in good for index in range(len(drafts)))
 
     def _note(self, error: BaseException) -> None:
         self.failures.append(f"{type(error).__name__}: {error}")

@@ -47,7 +47,7 @@ class CountsDraftsThatMissed(StorageWorkers):
 
     def _call(self, job: Job, start: int) -> Call:
         call = super()._call(job, start)
-        return call._replace(drafts=call.good) if isinstance(job.task, StorageRead) and job.draft else call
+        return call._replace(drafts=call.good) if isinstance(job.task, StorageRead) and job.drafts else call
 
 
 class DropsReports(StorageWorkers):
