@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hicache_ref.storage.base import Buffer, Handle, Misuse, StorageError, expect_pairs, flat
+from hicache_ref.storage.base import Buffer, Handle, Misuse, Stats, StorageError, Unsupported, expect_pairs, flat
 from hicache_ref.storage.config import StorageConfig
 
 METHODS = ("exists", "batch_exists", "get", "batch_get", "set", "batch_set")
@@ -63,6 +63,9 @@ def sglang_config(config: StorageConfig) -> SglangConfig:
 class ForeignBackend(Handle):
     """`made` as a backend; it says no more than the object's generic calls do. Raises Misuse where one is missing."""
 
+    names_by_config = True
+    """The object makes its own names from its configuration, as SGLang's stores do: keys are page hashes."""
+
     def __init__(self, made: Any) -> None:
         super().__init__()
         missing = [name for name in METHODS if not callable(getattr(made, name, None))]
@@ -111,6 +114,11 @@ class ForeignBackend(Handle):
         self.expect_open()
         if self._made.clear() is False:
             raise StorageError("clear answers False, expected an empty store")
+
+    def stats(self) -> Stats:
+        """Raises Unsupported: every store of SGLang's counts in its own way."""
+        self.expect_open()
+        raise Unsupported("SGLang's interface says nothing of what is counted")
 
     def _let_go(self) -> None:
         if callable(close := getattr(self._made, "close", None)):
