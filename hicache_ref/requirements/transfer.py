@@ -212,7 +212,7 @@ def _moved(before: View, ticket: Ticket, good: int) -> dict[tuple[PoolName, int]
 def books_are_kept(change: Change[Operation, Outcome]) -> int:
     """Operations go on the books when they are asked of the world, and leave them by their end or by a poll."""
     before, after, told = change.before.busy, change.after.busy, change.told
-    if before.keys() == after.keys():
+    if before.keys() == after.keys() or change.op.op == "reset":
         return len(after)
     expected = before.keys() | {effect.id for effect in change.what.effects}
     if isinstance(change.op, ForwardDone):
