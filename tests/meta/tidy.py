@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "engine": {"vocabulary", "model", "storage"},
     "adapters": ALL,
     "faults": ALL,
+    "bench": ALL,
     "report": ALL,
     "cli": ALL,
     "__init__": ALL,
