@@ -32,8 +32,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP) ## Check the model, a released engine, and the same engine with a planted fault
-	$(CHECK) --adapter reference --time-budget 5
-	$(CHECK) --adapter sglang-rust --fetch --time-budget 10
+	$(CHECK) --adapter reference --steps 60000
+	$(CHECK) --adapter sglang-rust --fetch --steps 60000
 	@echo
 	@echo "Next, a fault is planted: loads put pages into each other's slots. The check has to find it."
 	$(CHECK) --adapter sglang-rust --fetch --option plant=slots-swapped-load --time-budget 20; test $$? -eq 1
