@@ -40,7 +40,20 @@ NOWHERE = Row(-2, -2, (), None, (), None, None, 0, 0, 0, 0, (), 0)
 class PoolView:
     """A pool by value, and its holders as those say who hold: the free list, nodes and requests."""
 
-    __slots__ = ("claims", "free", "held", "name", "owner", "size", "stamp", "touched", "unheld", "writes", "written")
+    __slots__ = (
+        "claims",
+        "free",
+        "held",
+        "listed",
+        "name",
+        "owner",
+        "size",
+        "stamp",
+        "touched",
+        "unheld",
+        "writes",
+        "written",
+    )
 
     def __init__(self, name: PoolName, state: State) -> None:
         pool = state.pools[name]
@@ -50,6 +63,9 @@ class PoolView:
         self.free: list[int] = pool.free[:]
         self.size = len(self.owner)
         self.held: dict[int, Owner] = dict.fromkeys(self.free, FREE)
+        self.listed = len(self.held)
+        """How many different pages the free list names."""
+
         self.claims = len(self.free)
         """How often a page is held; more than there are held pages if one is held twice."""
 
