@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "setup 2/3  torch, about 200 MB (more where it comes with CUDA)"
 	@$(PIP) hatchling editables torch
 	@echo "setup 3/3  hicache-ref and its tools"
-	@$(PIP) --no-build-isolation -e ".[engine,dev]"
+	@$(PIP) --no-build-isolation -e ".[engine,files,redis,mooncake,yaml,dev]"
 	@touch $@
 
 demo: $(STAMP) ## Check the model, a released engine, and the same engine with a planted fault

@@ -125,7 +125,7 @@ class FilesBackend(Handle):
         except OSError as error:
             raise self._failed(error) from error
         written = sum(page.nbytes for page, what in zip(pages, came, strict=True) if what == "stored")
-        self.tally.add(**Counter(came), bytes_written=written)
+        self.tally.add(**Counter[str](came), bytes_written=written)
         return [what != "refused" for what in came]
 
     def clear(self) -> None:

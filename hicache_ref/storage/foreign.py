@@ -38,10 +38,14 @@ class SglangConfig:
     dcp_rank: int = 0
     logical_page_size: int | None = None
     is_storage_writer: bool = True
+    dtype: str = ""
+    """SGLang's has no such field, nor the next: without them a name cannot say all that it should."""
+
+    layout: str = ""
 
 
 def sglang_config(config: StorageConfig) -> SglangConfig:
-    """The configuration as SGLang would hand it over; it has no place for data type and tag."""
+    """The configuration as SGLang would hand it over."""
     return SglangConfig(
         tp_rank=config.tp_rank,
         tp_size=config.tp_size,
@@ -57,6 +61,8 @@ def sglang_config(config: StorageConfig) -> SglangConfig:
         dp_rank=config.dp_rank,
         extra_config=dict(config.extra),
         is_storage_writer=not config.replicated or config.tp_rank == 0,
+        dtype=config.dtype,
+        layout=config.layout,
     )
 
 

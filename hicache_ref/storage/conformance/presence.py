@@ -24,6 +24,9 @@ def what_is_stored_is_found(kit: Kit) -> int:
     handle, other = kit.main, kit.open()
     keys = kit.keys("k", 8)
     pages = [kit.page(key) for key in keys]
+    for reader in (handle, other):
+        # What was seen to be absent must not stay so.
+        kit.expect_absent(reader, keys)
     kit.stored(handle, keys, pages)
     for reader in (handle, other):
         if (run := reader.exists(keys)) != len(keys):
