@@ -134,10 +134,7 @@ class UnwrittenSourceAccepted(Model):
         return False
 
 
-@plant(
-    "failed-backup-drops-node", "K4", OWN, expected="HC-CONF-07",
-    lockstep_only="no requirement says what a failed backup may not take",
-)  # fmt: skip
+@plant("failed-backup-drops-node", "K4", OWN, expected="HC-XFER-12")
 class FailedBackupDropsNode(Model):
     """A resident node whose backup failed leaves the tree, device copy and all."""
 
