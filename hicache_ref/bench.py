@@ -44,9 +44,9 @@ class Row(Frozen):
 
     name: str
     ours: float
-    other: float | None
+    other: float
     unit: str
-    ratio: float | None
+    ratio: float
 
 
 class BenchReport(Frozen):

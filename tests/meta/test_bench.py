@@ -18,7 +18,7 @@ def little_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ratios_fit(report: BenchReport) -> bool:
     """Whether each row has figures, and the ratio is ours over the other's."""
-    return all(row.ours > 0 and row.other and row.ratio == row.ours / row.other for row in report.rows)
+    return all(row.ours > 0 and row.other > 0 and row.ratio == row.ours / row.other for row in report.rows)
 
 
 def test_rows_without_their_peer_are_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
