@@ -1,7 +1,8 @@
 """An object with the methods of SGLang's HiCacheStorage, as a backend: what the conformance kit drives.
 
 Only the generic level is used (exists, get, set and their batches): it needs no pool of SGLang's. Values are tensors
-where the object's own module has loaded torch, else bytes-like; this package loads none.
+where the module of the object's class, or of one that it inherits from, imports torch; else they are memoryviews. This
+package loads no torch itself.
 """
 
 import sys
@@ -78,7 +79,8 @@ class ForeignBackend(Handle):
         if missing:
             raise Misuse(f"{type(made).__name__} has no {missing[0]}, expected the methods of HiCacheStorage")
         self._made = made
-        torch = sys.modules.get("torch")
+        modules = [sys.modules.get(each.__module__) for each in type(made).__mro__]
+        torch = next((vars(each)["torch"] for each in modules if each and "torch" in vars(each)), None)
         self._values: _BytesLike | _Tensors = _BytesLike() if torch is None else _Tensors(torch)
 
     def exists(self, keys: Sequence[str]) -> int:

@@ -5,6 +5,7 @@ kind may do, and does: evict by itself when it is full, in any order, and say th
 """
 
 import ctypes
+import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from hicache_ref.storage.base import Buffer, Handle, StorageError, expect_pairs,
 from hicache_ref.vocabulary.base import Frozen
 
 _MIB = 1 << 20
+_CONNECT_SECONDS = 5.0
 _AT_ONCE = 128
 """Objects a call: upstream's batch."""
 
@@ -61,6 +63,7 @@ class MooncakeBackend(Handle):
         options = options or MooncakeOptions()
         module = required("mooncake.store", extra="mooncake")
         self._where = f"mooncake://{host}:{port}"
+        self._expect_master(host, port)
         self._store: Any = module.MooncakeDistributedStore()
         code = self._store.setup(
             options.hostname, options.metadata, options.segment_mib * _MIB, options.buffer_mib * _MIB,
@@ -126,6 +129,13 @@ class MooncakeBackend(Handle):
         self.expect_open()
         if (code := self._store.remove_all(True)) < 0:
             raise StorageError(f"{self._where}: removing answers {code}, expected the number of objects removed")
+
+    def _expect_master(self, host: str, port: int) -> None:
+        """Somebody listens there: the client itself would try for minutes. Raises StorageError."""
+        try:
+            socket.create_connection((host, port), _CONNECT_SECONDS).close()
+        except OSError as error:
+            raise StorageError(f"{self._where}: {error}, expected a master that answers") from error
 
     def _let_go(self) -> None:
         # A second close, and any call after the first, would end the process: `Handle` stands before them.

@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "__init__": ALL,
     "__main__": ALL,
 }
-PURE = {"vocabulary", "model", "requirements"}
+PURE = {"vocabulary", "model", "requirements", "storage"}
 NOT_IN_PURE = {"hypothesis", "torch"}
 
 MAY_PRINT = {"cli", "report", "__main__"}

@@ -72,7 +72,7 @@ def test_a_planted_fault_is_found(kind: type[MemoryBackend]) -> None:
 @pytest.mark.parametrize("store", ["InPlace", "LocksForGood"])
 def test_a_writer_that_is_killed_is_found_out(tmp_path: Path, store: str) -> None:
     """Goal: torn and blocked keys are noticed. Method: files written in place, and reservations that stay."""
-    target = f"tests.storage.broken:{store}"
+    target = f"tests.storage.offered:{store}"
     config = CONFIG.model_copy(update={"extra": {"folder": str(tmp_path)}})
     report = check(subject_of(target), Terms(config, patience=0.5), {"HC-STORE-34"})
 
@@ -91,7 +91,7 @@ def test_a_writer_that_is_killed_is_found_out(tmp_path: Path, store: str) -> Non
 )
 def test_objects_with_the_methods_of_sglang(store: str, rules: set[str]) -> None:
     """Goal: a store that was written for SGLang is checked as it is. Method: one that is right, and four variants."""
-    report = check(subject_of(f"tests.storage.broken:{store}"), CLEAR)
+    report = check(subject_of(f"tests.storage.offered:{store}"), CLEAR)
 
     assert rules == broken_rules(report)
     assert {"HC-STORE-33", "HC-STORE-34", "HC-STORE-39", "HC-STORE-40"} == {
@@ -135,5 +135,5 @@ def test_a_store_that_cannot_be_opened_is_no_finding(tmp_path: Path) -> None:
 
     with pytest.raises(StorageError, match="File exists, expected a folder"):
         check(subject_of(f"files://{tmp_path}/file"))
-    with pytest.raises(Misuse, match=r"tests\.storage\.broken:Absent: AttributeError"):
-        open_object("tests.storage.broken:Absent", CONFIG)
+    with pytest.raises(Misuse, match=r"tests\.storage\.offered:Absent: AttributeError"):
+        open_object("tests.storage.offered:Absent", CONFIG)
