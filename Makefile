@@ -62,7 +62,7 @@ test-long: $(STAMP) ## The tests that take minutes
 	$(PYTEST) -m long
 
 test-peers: $(STAMP) ## The tests that run a released engine; fetches its pinned wheel first
-	$(CHECK) --adapter sglang-rust --fetch --steps 1
+	$(CHECK) --adapter sglang-rust --fetch --steps 100 --requirement HC-PAGE-01
 	$(PYTEST) -m peers
 
 bench: $(STAMP) ## Compare speeds with the peers
