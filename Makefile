@@ -28,12 +28,12 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "setup 2/3  torch, about 200 MB (more where it comes with CUDA)"
 	@$(PIP) hatchling editables torch
 	@echo "setup 3/3  hicache-ref and its tools"
-	@$(PIP) --no-build-isolation -e ".[engine,dev]"
+	@$(PIP) --no-build-isolation -e ".[engine,files,redis,mooncake,yaml,dev]"
 	@touch $@
 
 demo: $(STAMP) ## Check the model, a released engine, and the same engine with a planted fault
-	$(CHECK) --adapter reference --time-budget 5
-	$(CHECK) --adapter sglang-rust --fetch --time-budget 10
+	$(CHECK) --adapter reference --steps 60000
+	$(CHECK) --adapter sglang-rust --fetch --steps 60000
 	@echo
 	@echo "Next, a fault is planted: loads put pages into each other's slots. The check has to find it."
 	$(CHECK) --adapter sglang-rust --fetch --option plant=slots-swapped-load --time-budget 20; test $$? -eq 1
@@ -62,7 +62,7 @@ test-long: $(STAMP) ## The tests that take minutes
 	$(PYTEST) -m long
 
 test-peers: $(STAMP) ## The tests that run a released engine; fetches its pinned wheel first
-	$(CHECK) --adapter sglang-rust --fetch --steps 1
+	$(CHECK) --adapter sglang-rust --fetch --steps 100 --requirement HC-PAGE-01
 	$(PYTEST) -m peers
 
 bench: $(STAMP) ## Compare speeds with the peers

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from hicache_ref.cli import check, explore, faults, spec, storage, traces, workload
+from hicache_ref.cli import bench, check, explore, faults, spec, storage, traces, workload
 from hicache_ref.cli.common import Problem, help_if_alone, say
 from hicache_ref.jsonlines import FileError
 from hicache_ref.vocabulary.adapter import AdapterError
@@ -30,6 +30,7 @@ app.command("minimize")(traces.minimize)
 app.command("explain")(traces.explain)
 app.command("explore")(explore.explore)
 app.command("workload")(workload.workload)
+app.command("bench")(bench.bench)
 app.add_typer(faults.app, name="faults")
 app.add_typer(spec.app, name="spec")
 app.add_typer(storage.app, name="storage")

@@ -27,7 +27,7 @@ from hicache_ref.oracle.verdict import EXIT_CODES, CheckReport, DivergenceLine, 
 from hicache_ref.requirements import REQUIREMENTS
 from hicache_ref.storage.base import Misuse, StorageError
 from hicache_ref.storage.config import StorageConfig
-from hicache_ref.storage.conformance import CONFIG, RULES, Report, Result, check, subject_of
+from hicache_ref.storage.conformance import CONFIG, RULES, Report, Result, Terms, check, subject_of
 from hicache_ref.storage.settings import parse_config, parse_settings
 
 COLOURS = {"conforms": "green", "divergence": "red", "inconclusive": "yellow"}
@@ -93,6 +93,10 @@ def check_store(
     ] = False,
     seed: SeedOption = 0,
     step_timeout: StepTimeoutOption = STEP_TIMEOUT,
+    patience: Annotated[
+        float,
+        typer.Option("--patience", min=0, metavar="S", help="Seconds until the key of a killed writer is free again."),
+    ] = STEP_TIMEOUT,
     format: FormatOption = Format.text,
     no_color: NoColorOption = False,
 ) -> None:
@@ -108,7 +112,7 @@ def check_store(
         show(f"checking {url}")
         report = storage_check(
             url, config=config, settings=settings, requirements=requirement or [], clear=clear, seed=seed,
-            step_timeout=step_timeout,
+            step_timeout=step_timeout, patience=patience,
         )  # fmt: skip
     if format is Format.json:
         write_json(report)
@@ -118,7 +122,8 @@ def check_store(
 
 
 def storage_check(url: str, *, config: str | None = None, settings: str | None = None, requirements: Sequence[str] = (),
-                  clear: bool = False, seed: int = 0, step_timeout: float = STEP_TIMEOUT) -> StorageReport:  # fmt: skip
+                  clear: bool = False, seed: int = 0, step_timeout: float = STEP_TIMEOUT,
+                  patience: float = STEP_TIMEOUT) -> StorageReport:  # fmt: skip
     """The verdict on the store of the URL. Raises Problem where it cannot be opened, or an option says nothing."""
     wanted = requirements_of(requirements)
     if unknown := sorted(wanted - RULES.keys()):
@@ -127,7 +132,7 @@ def storage_check(url: str, *, config: str | None = None, settings: str | None =
         extra = parse_settings(settings).extra if settings is not None else {}
         stated = CONFIG if config is None else parse_config(config, CONFIG)
         chosen: StorageConfig = stated.model_copy(update={"extra": stated.extra | extra})
-        report = check(subject_of(url), chosen, seed=seed, only=wanted, timeout=step_timeout, clear=clear)
+        report = check(subject_of(url), Terms(chosen, seed, step_timeout, patience, clear), wanted)
     except Misuse as error:
         raise Problem(str(error)) from None
     except StorageError as error:

@@ -23,4 +23,7 @@ from hicache_ref.faults.catalogue import FAULTS, KINDS, Fault, Kind, model
 FAMILIES = (pages, tree, locks, leaves, evict, backup, load, insert, transfer, hashing, events, lifecycle)
 """The modules by which the catalogue is filled."""
 
-__all__ = ["FAMILIES", "FAULTS", "KINDS", "Fault", "Kind", "model"]
+__all__ = [
+    "FAMILIES", "FAULTS", "KINDS", "Fault", "Kind", "backup", "events", "evict", "hashing", "insert", "leaves",
+    "lifecycle", "load", "locks", "model", "pages", "transfer", "tree",
+]  # fmt: skip

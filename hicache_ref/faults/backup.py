@@ -6,8 +6,8 @@ from hicache_ref.faults.catalogue import OWN, WRITE_BACK, plant
 from hicache_ref.model import Model
 from hicache_ref.model.state import Node, Ticket
 from hicache_ref.vocabulary.ids import ROOT, NodeId
-from hicache_ref.vocabulary.operations import SetWritePolicy
-from hicache_ref.vocabulary.outcomes import Done, Refused
+from hicache_ref.vocabulary.operations import SetWritePolicy, WriteBackup
+from hicache_ref.vocabulary.outcomes import Done, Refused, Submitted
 
 
 @plant("child-backup-refused", "K4", "SG-25065", expected="HC-BACKUP-05")
@@ -70,6 +70,18 @@ class ThresholdOffByOne(Model):
     def count_hit(self, node: Node) -> bool:
         """Above the threshold, not at it."""
         return super().count_hit(node) and node.hits > self.rules.hits_before_backup(self.state.policy)
+
+
+@plant(
+    "backup-refused-beside-room", "K11", OWN, expected="HC-CONF-02",
+    lockstep_only="no requirement says that a backup which has room is submitted when it is asked for by name",
+)  # fmt: skip
+class BackupRefusedBesideRoom(Model):
+    """A backup that is asked for is refused, although there is room for it."""
+
+    def on_write_backup(self, op: WriteBackup) -> Submitted | Refused:
+        """Always."""
+        return Refused(why="host full")
 
 
 @plant("write-back-backs-up-early", "K4", OWN, expected="HC-BACKUP-05", rules=WRITE_BACK)

@@ -20,7 +20,7 @@ class SuffixOnlyAnnounced(Model):
     def _acknowledge(self, parts: tuple[Part, ...]) -> None:
         """The last owner of each part."""
         for part in parts:
-            for node in self._owners(KV_HOST, part.host)[-1:]:
+            for node in self.owners(KV_HOST, part.host)[-1:]:
                 self.publish_stored(node, "CPU_PINNED", node.hashes)
 
 

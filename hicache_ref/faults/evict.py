@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from hicache_ref.faults.catalogue import OWN, STAGED, WRITE_BACK, plant
 from hicache_ref.model import Model
 from hicache_ref.model.evict import Rank, Tally
-from hicache_ref.model.state import Node
+from hicache_ref.model.state import Node, Ticket
 from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, ROOT, NodeId, Pages, PoolName
+from hicache_ref.vocabulary.keys import PageKeys
 from hicache_ref.vocabulary.operations import Evict
 from hicache_ref.vocabulary.outcomes import Evicted, Refused
 
@@ -128,10 +129,7 @@ class DeviceEvictedForHopeless(Model):
         return super().device_room(count)
 
 
-@plant(
-    "device-full-of-leaves", "K11", OWN, expected="HC-CONF-02",
-    lockstep_only="no requirement says that an allocation which could succeed does",
-)  # fmt: skip
+@plant("device-full-of-leaves", "K11", OWN, expected="HC-EVICT-08")
 class DeviceFullOfLeaves(Model):
     """A request for pages is refused although evicting a leaf would make room for it."""
 
@@ -140,10 +138,7 @@ class DeviceFullOfLeaves(Model):
         return Refused(why="device full") if count > self.free_count(KV_DEVICE) else None
 
 
-@plant(
-    "write-back-drops", "K4", OWN, expected="HC-CONF-02", rules=WRITE_BACK,
-    lockstep_only="no requirement says that write_back makes a copy where there is room for one",
-)  # fmt: skip
+@plant("write-back-drops", "K4", OWN, expected="HC-EVICT-09", rules=WRITE_BACK)
 class WriteBackDrops(Model):
     """Under write_back a node without host copy is dropped, although there is room for one."""
 
@@ -196,6 +191,35 @@ class LruByFirstUse(Model):
         """By age."""
         super()._rank(number)
         return (self.state.nodes[number].born,)
+
+
+@plant(
+    "poll-makes-recent", "K5", OWN, expected="HC-EVICT-02", rules={"eviction": "lru"},
+    lockstep_only="no requirement says what may not make a node recently used",
+)  # fmt: skip
+class PollMakesRecent(Model):
+    """The end of a copy counts as a use of its nodes, so that what was copied last is evicted last."""
+
+    def apply_end(self, ticket: Ticket) -> set[str]:
+        """Its nodes are used now."""
+        told = super().apply_end(ticket)
+        for node in self.owners(KV_HOST, tuple(page for part in ticket.parts for page in part.host)):
+            self.stamp(node)
+        return told
+
+
+@plant(
+    "birth-not-noted", "K5", OWN, expected="HC-EVICT-02", rules={"eviction": "fifo"},
+    lockstep_only="no requirement says when a node was born; the order of victims is judged by what nodes say",
+)  # fmt: skip
+class BirthNotNoted(Model):
+    """Every node is as old as the cache, and first in, first out is by recency."""
+
+    def attach(self, above: Node, key: PageKeys, extra: str | None, priority: int) -> Node:
+        """Born at the beginning."""
+        node = super().attach(above, key, extra, priority)
+        node.born = 0
+        return node
 
 
 @plant("slru-protects-too-late", "K5", OWN, expected="HC-EVICT-02", rules={"eviction": "slru"})

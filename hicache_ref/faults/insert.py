@@ -61,10 +61,7 @@ class DuplicatesNeverFreed(Model):
         return told
 
 
-@plant(
-    "fewer-pages-than-asked", "K14", OWN, expected="HC-PAGE-09",
-    lockstep_only="no requirement compares what a request was given with what it asked for",
-)  # fmt: skip
+@plant("fewer-pages-than-asked", "K14", OWN, expected="HC-PAGE-10")
 class FewerPagesThanAsked(Model):
     """A request that asks for several pages gets one less."""
 
@@ -73,10 +70,7 @@ class FewerPagesThanAsked(Model):
         return super().on_take_pages(op.model_copy(update={"n": max(1, op.n - 1)}))
 
 
-@plant(
-    "give-back-ends-pass", "K6", OWN, expected="HC-PAGE-09",
-    lockstep_only="no requirement says that a pass stays on the books until it has ended",
-)  # fmt: skip
+@plant("give-back-ends-pass", "K6", OWN, expected="HC-XFER-11")
 class GiveBackEndsPass(Model):
     """A request that gives its pages back takes its running pass off the books, and the pages are free under it."""
 

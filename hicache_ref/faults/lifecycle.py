@@ -21,6 +21,18 @@ class ResetDoesNotWait(Model):
         return super().on_reset(op)
 
 
+@plant(
+    "reset-refused-at-rest", "K11", OWN, expected="HC-CONF-02",
+    lockstep_only="no requirement says that a reset succeeds where nothing pends",
+)  # fmt: skip
+class ResetRefusedAtRest(Model):
+    """A reset is refused while somebody holds a receipt, although nothing runs."""
+
+    def on_reset(self, op: Reset) -> Done | Refused:
+        """Receipts count as work."""
+        return Refused(why="receipts are held") if self.state.receipts else super().on_reset(op)
+
+
 @plant("reset-keeps-receipts", "K3", OWN, expected="HC-LIFE-02")
 class ResetKeepsReceipts(Model):
     """Receipts from before a reset are still good after it."""

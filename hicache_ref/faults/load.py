@@ -85,10 +85,7 @@ class FailedLoadCountsAsLoaded(Model):
         return set()
 
 
-@plant(
-    "failed-load-drops-host-copy", "K4", OWN, expected="HC-CONF-07",
-    lockstep_only="no requirement says what a failed load may not take",
-)  # fmt: skip
+@plant("failed-load-drops-host-copy", "K4", OWN, expected="HC-XFER-12")
 class FailedLoadDropsHostCopy(Model):
     """After a failed load the node leaves the tree, although its host copy is as good as before."""
 
@@ -119,6 +116,19 @@ class LostReceiptsNotTold(Model):
         """Not a word."""
         super().apply_end(ticket)
         return set()
+
+
+@plant(
+    "everybody-is-told", "K12", OWN, expected="HC-CONF-02",
+    lockstep_only="no requirement says that only receipts which lost something are told",
+)  # fmt: skip
+class EverybodyIsTold(Model):
+    """Every poll tells every receipt that it lost something, so that good data is computed again."""
+
+    def apply_end(self, ticket: Ticket) -> set[str]:
+        """All receipts."""
+        super().apply_end(ticket)
+        return set(self.state.receipts)
 
 
 @plant("part-counts-as-whole", "K12", OWN, expected="HC-XFER-07")

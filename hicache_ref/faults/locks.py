@@ -124,10 +124,7 @@ class UnpinnedTwice(Model):
         return told
 
 
-@plant(
-    "lock-pins-nothing", "K3", OWN, expected="HC-LOCK-01",
-    lockstep_only="no requirement says what a receipt has to name",
-)  # fmt: skip
+@plant("lock-pins-nothing", "K3", OWN, expected="HC-LOCK-02")
 class LockPinsNothing(Model):
     """A lock gives a receipt that names no node, and the path is evicted under its holder."""
 

@@ -77,7 +77,7 @@ class StagedPagesKept(Model):
             super().let_go(name, refs)
 
 
-@plant("host-pages-never-freed", "K1", "LM-987", expected=("HC-PAGE-03", "HC-PAGE-05"))
+@plant("host-pages-never-freed", "K1", "LM-987", expected="HC-PAGE-03")
 class HostPagesNeverFreed(Model):
     """Host pages are never free again, so that the hit rate decays to nothing.
 
@@ -85,9 +85,11 @@ class HostPagesNeverFreed(Model):
     """
 
     def release(self, pool_name: PoolName, pages: Pages) -> None:
-        """Device pages only."""
-        if pool_name == KV_DEVICE:
-            super().release(pool_name, pages)
+        """They are taken off the free list again."""
+        super().release(pool_name, pages)
+        if pool_name == KV_HOST:
+            free = self.state.pools[pool_name].free
+            free[:] = [page for page in free if page not in pages]
 
 
 @plant("alias-of-free-list", "K1", "R11", "SG-21624", expected="HC-PAGE-01")

@@ -134,10 +134,7 @@ class UnwrittenSourceAccepted(Model):
         return False
 
 
-@plant(
-    "failed-backup-drops-node", "K4", OWN, expected="HC-CONF-07",
-    lockstep_only="no requirement says what a failed backup may not take",
-)  # fmt: skip
+@plant("failed-backup-drops-node", "K4", OWN, expected="HC-XFER-12")
 class FailedBackupDropsNode(Model):
     """A resident node whose backup failed leaves the tree, device copy and all."""
 
@@ -186,7 +183,7 @@ class BackupSlotsSwapped(Model):
 
     def _move_stamp(self, source: PageRef, target: PageRef) -> None:
         """The place of a page in its node is counted from the end."""
-        for node in self._owners(KV_HOST, (target[1],) if target[0] == KV_HOST else ()):
+        for node in self.owners(KV_HOST, (target[1],) if target[0] == KV_HOST else ()):
             pages = node.at[KV_HOST]
             target = (KV_HOST, pages[-1 - pages.index(target[1])])
         super()._move_stamp(source, target)

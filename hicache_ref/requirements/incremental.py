@@ -157,9 +157,10 @@ class IncrementalChecker:
                 raise Broken(requirement, f"{TIER[name]} page {page} of node {node.id} holds something else")
 
     def _leaf(self, state: State, node: Node) -> None:
-        children = [state.nodes[number] for number in node.children.values()]
+        nodes, children = state.nodes, node.children.values()
         resident, locked = KV_DEVICE in node.at, bool(node.locks[KV])
-        is_leaf = resident and not locked and not any(KV_DEVICE in child.at for child in children)
+        # A shared prefix has thousands of children: the first that is resident settles it.
+        is_leaf = resident and not locked and not any(KV_DEVICE in nodes[number].at for number in children)
         if is_leaf != (node.id in state.device_leaves):
             raise Broken(
                 "HC-LEAF-01", f"node {node.id} is {'a' if is_leaf else 'no'} device leaf, the set says otherwise"

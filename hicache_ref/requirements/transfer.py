@@ -221,7 +221,7 @@ def _moved(before: View, ticket: Ticket, good: int) -> dict[tuple[PoolName, int]
 def books_are_kept(change: Change[Operation, Outcome]) -> int:
     """Copies and passes go on the books when they are asked of the world, and leave them by their end or by a poll."""
     told = change.told
-    if change.before.busy.keys() == change.after.busy.keys():
+    if change.before.busy.keys() == change.after.busy.keys() or change.op.op == "reset":
         return len(change.after.busy)
     before, after = (view.busy.keys() - view.storage.records.keys() for view in (change.before, change.after))
     expected = before | {effect.id for effect in change.what.effects if not effect.kind.startswith("storage")}

@@ -46,6 +46,7 @@ class PoolView:
         "free",
         "held",
         "draft",
+        "listed",
         "name",
         "owner",
         "size",
@@ -65,6 +66,9 @@ class PoolView:
         self.free: list[int] = pool.free[:]
         self.size = len(self.owner)
         self.held: dict[int, Owner] = dict.fromkeys(self.free, FREE)
+        self.listed = len(self.held)
+        """How many different pages the free list names."""
+
         self.claims = len(self.free)
         """How often a page is held; more than there are held pages if one is held twice."""
 

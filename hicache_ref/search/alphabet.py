@@ -286,6 +286,10 @@ def _clear_storage(d: Drawing) -> Operation | None:
 
 
 def _set_write_policy(d: Drawing) -> Operation | None:
+    """Now and then; always where some host data lacks its prefix, for then the change has to be refused."""
+    nodes = d.model.state.nodes
+    if any(node.host is not None and node.id != ROOT and nodes[node.parent].host is None for node in nodes.values()):
+        return ops.SetWritePolicy(policy="write_through")
     return ops.SetWritePolicy(policy=d.rng.choice(WRITE_POLICIES)) if d.rng.random() < 0.2 else None
 
 
@@ -402,7 +406,7 @@ def reload(d: Drawing) -> Iterator[Operation]:
     load = _load_back(d)
     if load is not None:
         yield ops.LoadBack(key=load.key) if isinstance(load, ops.LoadBack) else load
-    if d.rng.random() < 0.5:
+    if d.rng.random() < 0.7:
         yield from request(d)
     if d.rng.random() < 0.3 and "copy_failed" in d.operations:
         failed = _copy_failed(d)

@@ -16,7 +16,7 @@ from hicache_ref.search.branches import Branches
 from hicache_ref.search.finding import Finding, Recorded, crash
 from hicache_ref.search.moves import Moves
 from hicache_ref.search.scopes import Scope
-from hicache_ref.search.stepping import RAISED
+from hicache_ref.search.stepping import CRASHES, RAISED
 from hicache_ref.trace import TraceStep
 from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.operations import Operation
@@ -154,7 +154,7 @@ class Exploration:
                 checker.check_quiescent(model.state)
         except Broken as broken:
             finding = Finding(broken.requirement, broken.text, op.op, "requirement", falls=broken.falls)
-        except (AssertionError, LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:
+        except CRASHES as error:
             finding = crash(error, op, RAISED)
         else:
             return model.state

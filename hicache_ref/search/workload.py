@@ -14,7 +14,7 @@ from hicache_ref.requirements.incremental import IncrementalChecker
 from hicache_ref.search.finding import Finding, Found, crash
 from hicache_ref.search.requests import BLOCK_TOKENS, Request, read_requests
 from hicache_ref.search.serving import Place, Server
-from hicache_ref.search.stepping import RAISED
+from hicache_ref.search.stepping import CRASHES, RAISED
 from hicache_ref.vocabulary.adapter import Adapter
 from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.keys import Key
@@ -65,7 +65,7 @@ class JudgedStepper:
             self.checker.check(op, step, self.model.state)
         except Broken as broken:
             raise Found(Finding(broken.requirement, broken.text, op.op, "requirement", falls=broken.falls)) from broken
-        except (AssertionError, LookupError, TypeError, ValueError, AttributeError) as error:
+        except CRASHES as error:
             raise Found(crash(error, op, RAISED)) from error
         if self.adapter is not None and op.op in self._shared:
             _compare(op, step.outcome, self._ask(self.adapter, op))

@@ -11,6 +11,7 @@ import errno
 import os
 import re
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import blake2b, sha256
@@ -28,6 +29,8 @@ except ImportError:
     xxhash = None  # type: ignore[assignment]
 
 Checksum = Literal["xxh3", "blake2b"]
+Outcome = Literal["stored", "kept", "refused"]
+"""What comes of a put, by the names that Stats has for it."""
 
 
 class FilesOptions(Frozen):
@@ -116,12 +119,14 @@ class FilesBackend(Handle):
         self.expect_open()
         expect_pairs(keys, pages)
         try:
-            done = [self._write_one(key, page) for key, page in zip(keys, pages, strict=True)]
+            came = [self._write_one(key, page) for key, page in zip(keys, pages, strict=True)]
             if self._fsync:
                 _sync_folder(self._root)
         except OSError as error:
             raise self._failed(error) from error
-        return done
+        written = sum(page.nbytes for page, what in zip(pages, came, strict=True) if what == "stored")
+        self.tally.add(**Counter[str](came), bytes_written=written)
+        return [what != "refused" for what in came]
 
     def clear(self) -> None:
         """No object that was there is left; files that are no objects stay."""
@@ -195,12 +200,11 @@ class FilesBackend(Handle):
             return False
         return True
 
-    def _write_one(self, key: str, page: Buffer) -> bool:
-        """Whether there is a file of that name. Raises OSError."""
+    def _write_one(self, key: str, page: Buffer) -> Outcome:
+        """What came of the put. Raises OSError."""
         path = self._path(key)
         if os.access(path, os.F_OK):
-            self.tally.add(kept=1)
-            return True
+            return "kept"
         seal = _SEAL.pack(_MAGIC, self._code, page.nbytes, _DIGESTS[self._code](page, key)) if self._sealed else b""
         draft, descriptor = self._desk.draft()
         try:
@@ -210,17 +214,14 @@ class FilesBackend(Handle):
                     os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            put = _named(draft, path)
+            return "stored" if _named(draft, path) else "kept"
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise
-            self.tally.add(refused=1)
-            return False
+            return "refused"
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(draft)
-        self.tally.add(stored=put, kept=not put, bytes_written=page.nbytes if put else 0)
-        return True
 
 
 def _named(draft: str, path: str) -> bool:

@@ -1,7 +1,8 @@
 """An object with the methods of SGLang's HiCacheStorage, as a backend: what the conformance kit drives.
 
 Only the generic level is used (exists, get, set and their batches): it needs no pool of SGLang's. Values are tensors
-where the object's own module has loaded torch, else bytes-like; this package loads none.
+where the module of the object's class, or of one that it inherits from, imports torch; else they are memoryviews. This
+package loads no torch itself.
 """
 
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hicache_ref.storage.base import Buffer, Handle, Misuse, StorageError, expect_pairs, flat
+from hicache_ref.storage.base import Buffer, Handle, Misuse, Stats, StorageError, Unsupported, expect_pairs, flat
 from hicache_ref.storage.config import StorageConfig
 
 METHODS = ("exists", "batch_exists", "get", "batch_get", "set", "batch_set")
@@ -38,10 +39,14 @@ class SglangConfig:
     dcp_rank: int = 0
     logical_page_size: int | None = None
     is_storage_writer: bool = True
+    dtype: str = ""
+    """SGLang's has no such field, nor the next: without them a name cannot say all that it should."""
+
+    layout: str = ""
 
 
 def sglang_config(config: StorageConfig) -> SglangConfig:
-    """The configuration as SGLang would hand it over; it has no place for data type and tag."""
+    """The configuration as SGLang would hand it over."""
     return SglangConfig(
         tp_rank=config.tp_rank,
         tp_size=config.tp_size,
@@ -57,11 +62,16 @@ def sglang_config(config: StorageConfig) -> SglangConfig:
         dp_rank=config.dp_rank,
         extra_config=dict(config.extra),
         is_storage_writer=not config.replicated or config.tp_rank == 0,
+        dtype=config.dtype,
+        layout=config.layout,
     )
 
 
 class ForeignBackend(Handle):
     """`made` as a backend; it says no more than the object's generic calls do. Raises Misuse where one is missing."""
+
+    names_by_config = True
+    """The object makes its own names from its configuration, as SGLang's stores do: keys are page hashes."""
 
     def __init__(self, made: Any) -> None:
         super().__init__()
@@ -69,7 +79,8 @@ class ForeignBackend(Handle):
         if missing:
             raise Misuse(f"{type(made).__name__} has no {missing[0]}, expected the methods of HiCacheStorage")
         self._made = made
-        torch = sys.modules.get("torch")
+        modules = [sys.modules.get(each.__module__) for each in type(made).__mro__]
+        torch = next((vars(each)["torch"] for each in modules if each and "torch" in vars(each)), None)
         self._values: _BytesLike | _Tensors = _BytesLike() if torch is None else _Tensors(torch)
 
     def exists(self, keys: Sequence[str]) -> int:
@@ -111,6 +122,11 @@ class ForeignBackend(Handle):
         self.expect_open()
         if self._made.clear() is False:
             raise StorageError("clear answers False, expected an empty store")
+
+    def stats(self) -> Stats:
+        """Raises Unsupported: every store of SGLang's counts in its own way."""
+        self.expect_open()
+        raise Unsupported("SGLang's interface says nothing of what is counted")
 
     def _let_go(self) -> None:
         if callable(close := getattr(self._made, "close", None)):

@@ -5,7 +5,9 @@ kind may do, and does: evict by itself when it is full, in any order, and say th
 """
 
 import ctypes
+import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from hicache_ref.storage.base import Buffer, Handle, StorageError, expect_pairs,
 from hicache_ref.vocabulary.base import Frozen
 
 _MIB = 1 << 20
+_CONNECT_SECONDS = 5.0
 _AT_ONCE = 128
 """Objects a call: upstream's batch."""
 
@@ -60,6 +63,7 @@ class MooncakeBackend(Handle):
         options = options or MooncakeOptions()
         module = required("mooncake.store", extra="mooncake")
         self._where = f"mooncake://{host}:{port}"
+        self._expect_master(host, port)
         self._store: Any = module.MooncakeDistributedStore()
         code = self._store.setup(
             options.hostname, options.metadata, options.segment_mib * _MIB, options.buffer_mib * _MIB,
@@ -90,7 +94,7 @@ class MooncakeBackend(Handle):
         self.expect_open()
         expect_pairs(keys, into)
         found = [False] * len(keys)
-        for batch in self._batches(into):
+        for batch in self._batches(keys, into):
             sizes = [into[number].nbytes for number in batch.numbers]
             with batch.guard:
                 answers = self._store.batch_get_into(_picked(keys, batch), batch.addresses, sizes)
@@ -107,7 +111,7 @@ class MooncakeBackend(Handle):
         self.expect_open()
         expect_pairs(keys, pages)
         done = [False] * len(keys)
-        for batch in self._batches(pages):
+        for batch in self._batches(keys, pages):
             sizes = [pages[number].nbytes for number in batch.numbers]
             with batch.guard:
                 for number, at in zip(batch.numbers, batch.staged_at or (), strict=batch.staged_at is not None):
@@ -126,6 +130,13 @@ class MooncakeBackend(Handle):
         if (code := self._store.remove_all(True)) < 0:
             raise StorageError(f"{self._where}: removing answers {code}, expected the number of objects removed")
 
+    def _expect_master(self, host: str, port: int) -> None:
+        """Somebody listens there: the client itself would try for minutes. Raises StorageError."""
+        try:
+            socket.create_connection((host, port), _CONNECT_SECONDS).close()
+        except OSError as error:
+            raise StorageError(f"{self._where}: {error}, expected a master that answers") from error
+
     def _let_go(self) -> None:
         # A second close, and any call after the first, would end the process: `Handle` stands before them.
         self._store.close()
@@ -139,27 +150,33 @@ class MooncakeBackend(Handle):
             raise StorageError(f"{self._where}: {pool.nbytes} bytes are not registered, expected memory that can be")
         return address, address + pool.nbytes, array
 
-    def _batches(self, buffers: Sequence[Buffer]) -> Iterator[_Batch]:
+    def _batches(self, keys: Sequence[str], buffers: Sequence[Buffer]) -> Iterator[_Batch]:
         """Every page that is not empty, nor larger than the staging buffer if it needs that."""
         addresses = [self._address(view) for view in buffers]
-        direct = [number for number, address in enumerate(addresses) if address is not None]
-        for start in range(0, len(direct), _AT_ONCE):
-            part = direct[start : start + _AT_ONCE]
-            yield _Batch(part, [addresses[number] or 0 for number in part], None, nullcontext())
-        numbers: list[int] = []
+        for numbers in _without_repeats(keys):
+            direct = [number for number in numbers if addresses[number] is not None]
+            for start in range(0, len(direct), _AT_ONCE):
+                part = direct[start : start + _AT_ONCE]
+                yield _Batch(part, [addresses[number] or 0 for number in part], None, nullcontext())
+            staged = [number for number in numbers if addresses[number] is None]
+            yield from self._staged_batches(staged, [view.nbytes for view in buffers])
+
+    def _staged_batches(self, numbers: Sequence[int], sizes: Sequence[int]) -> Iterator[_Batch]:
+        """As many pages at once as the staging buffer holds."""
+        batch: list[int] = []
         offsets: list[int] = []
         used = 0
-        for number, view in enumerate(buffers):
-            if addresses[number] is not None or not 0 < view.nbytes <= len(self._staging):
+        for number in numbers:
+            if not 0 < sizes[number] <= len(self._staging):
                 continue
-            if len(numbers) == _AT_ONCE or used + view.nbytes > len(self._staging):
-                yield self._staged(numbers, offsets)
-                numbers, offsets, used = [], [], 0
-            numbers.append(number)
+            if len(batch) == _AT_ONCE or used + sizes[number] > len(self._staging):
+                yield self._staged(batch, offsets)
+                batch, offsets, used = [], [], 0
+            batch.append(number)
             offsets.append(used)
-            used += view.nbytes
-        if numbers:
-            yield self._staged(numbers, offsets)
+            used += sizes[number]
+        if batch:
+            yield self._staged(batch, offsets)
 
     def _staged(self, numbers: list[int], offsets: list[int]) -> _Batch:
         return _Batch(numbers, [self._staging_at + at for at in offsets], offsets, self._staging_lock)
@@ -171,6 +188,18 @@ class MooncakeBackend(Handle):
         address = ctypes.addressof(ctypes.c_char.from_buffer(view))
         inside = any(start <= address and address + view.nbytes <= end for start, end, _ in self._pools)
         return address if inside else None
+
+
+def _without_repeats(keys: Sequence[str]) -> Iterator[list[int]]:
+    """The numbers of the keys, in lists in which no key comes twice: of such, the store fills one buffer only."""
+    rounds: list[list[int]] = []
+    times: Counter[str] = Counter()
+    for number, key in enumerate(keys):
+        if times[key] == len(rounds):
+            rounds.append([])
+        rounds[times[key]].append(number)
+        times[key] += 1
+    yield from rounds
 
 
 def _picked(keys: Sequence[str], batch: _Batch) -> list[str]:

@@ -33,7 +33,10 @@ class RedisBackend(Handle):
         self._options = options or RedisOptions()
         self._where = f"redis://{host}:{port}/{db}"
         timeout = self._options.timeout
-        self._client: Any = self._redis.Redis(host, port, db, socket_timeout=timeout, socket_connect_timeout=timeout)
+        again = required("redis.retry", extra="redis").Retry(required("redis.backoff", extra="redis").NoBackoff(), 1)
+        self._client: Any = self._redis.Redis(
+            host, port, db, socket_timeout=timeout, socket_connect_timeout=timeout, retry=again
+        )
         self._ask(self._client.ping)
 
     def exists(self, keys: Sequence[str]) -> int:

@@ -4,9 +4,9 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from pydantic import JsonValue
 
@@ -64,6 +64,9 @@ class _Kind:
     shared: bool
     """Whether another process that opens the URL finds the same pages."""
 
+    guest: Mapping[str, str] = field(default_factory=dict)
+    """Options of one who comes and goes: nothing of the store goes with it."""
+
 
 class _NoOptions(Frozen):
     pass
@@ -94,7 +97,7 @@ def _redis(url: StorageUrl, options: RedisOptions) -> Backend:
 KINDS: dict[str, _Kind] = {
     "files": _Kind("files:///FOLDER", FilesOptions, _files, shared=True),
     "memory": _Kind("memory://NAME", _NoOptions, _memory, shared=False),
-    "mooncake": _Kind("mooncake://HOST:PORT", MooncakeOptions, _mooncake, shared=True),
+    "mooncake": _Kind("mooncake://HOST:PORT", MooncakeOptions, _mooncake, shared=True, guest={"segment_mib": "0"}),
     "redis": _Kind("redis://HOST:PORT/DB", RedisOptions, _redis, shared=True),
 }
 """The stores of this package, by scheme."""
@@ -133,6 +136,14 @@ def _options(text: str, query: str) -> dict[str, str]:
     if len(dict(pairs)) < len(pairs):
         raise Misuse(f"{text!r}: an option comes twice, expected each once")
     return dict(pairs)
+
+
+def guest_url(text: str) -> str:
+    """The URL by which one opens the store who comes and goes. Raises Misuse."""
+    url = parse_url(text)
+    if url.scheme == "object" or not KINDS[url.scheme].guest:
+        return text
+    return text.partition("?")[0] + "?" + urlencode({**url.options, **KINDS[url.scheme].guest})
 
 
 def open_backend(text: str, config: StorageConfig) -> Backend:

@@ -26,12 +26,13 @@ MAY_IMPORT = {
     "soak": {"vocabulary", "model", "requirements", "search", "storage", "engine"},
     "adapters": ALL,
     "faults": ALL,
+    "bench": ALL,
     "report": ALL,
     "cli": ALL,
     "__init__": ALL,
     "__main__": ALL,
 }
-PURE = {"vocabulary", "model", "requirements"}
+PURE = {"vocabulary", "model", "requirements", "storage"}
 NOT_IN_PURE = {"hypothesis", "torch"}
 
 MAY_PRINT = {"cli", "report", "__main__"}

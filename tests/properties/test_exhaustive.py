@@ -27,7 +27,7 @@ LONG = pytest.mark.long
         pytest.param("upper-failures", 9520, 91258, 25, marks=LONG),
         pytest.param("upper-write-back", 27666, 263792, 34, marks=LONG),
         pytest.param("upper-blocking", 7980, 76477, 25, marks=LONG),
-        pytest.param("upper-all", 22491, 244589, 28, marks=LONG),
+        pytest.param("upper-all", 23772, 259572, 28, marks=LONG),
     ],
 )
 def test_a_scope_is_looked_at_whole_and_nothing_is_broken(name: str, states: int, transitions: int, depth: int) -> None:

@@ -8,18 +8,19 @@ what it stored stays there.
 import threading
 import time
 from collections.abc import Collection
+from functools import partial
 from operator import attrgetter
 from uuid import uuid4
 
 from hicache_ref.storage.base import Misuse, StorageError
 from hicache_ref.storage.config import StorageConfig
 from hicache_ref.storage.conformance import lifecycle, names, presence, writers
-from hicache_ref.storage.conformance.kit import Broken, Kit, NotJudged, Subject
+from hicache_ref.storage.conformance.kit import Broken, Kit, NotJudged, Subject, Terms
 from hicache_ref.storage.conformance.rules import RULES, Rule
-from hicache_ref.storage.registry import KINDS, open_backend, parse_url
+from hicache_ref.storage.registry import KINDS, guest_url, open_backend, parse_url
 from hicache_ref.vocabulary.base import Frozen
 
-__all__ = ["CONFIG", "RULES", "Report", "Result", "Subject", "check", "subject_of"]
+__all__ = ["CONFIG", "RULES", "Report", "Result", "Subject", "Terms", "check", "subject_of"]
 
 JUDGES = (presence, names, lifecycle, writers)
 """The modules of rules, which enter theirs when they are imported."""
@@ -64,43 +65,41 @@ class Report(Frozen):
 
 def subject_of(url: str) -> Subject:
     """The store of the URL. Raises Misuse for a bad one; nothing is opened yet."""
-    scheme = parse_url(url).scheme
-    if scheme == "object":
-        return Subject(url, lambda config: open_backend(url, config), names_by_config=True)
-    return Subject(url, lambda config: open_backend(url, config), shared=KINDS[scheme].shared)
+    scheme, guest = parse_url(url).scheme, guest_url(url)
+    shared = KINDS[scheme].shared if scheme in KINDS else None
+    return Subject(url, partial(open_backend, url), partial(open_backend, guest), guest, shared)
 
 
-def check(subject: Subject, config: StorageConfig = CONFIG, *, seed: int = 0, only: Collection[str] = (),
-          timeout: float = 30.0, clear: bool = False) -> Report:  # fmt: skip
-    """Every rule, or those in `only`, has been tried; one may take `timeout` seconds, and is broken then.
+def check(subject: Subject, terms: Terms = Terms(CONFIG), only: Collection[str] = ()) -> Report:  # noqa: B008 - frozen
+    """Every rule, or those in `only`, has been tried on the store.
 
     Raises Misuse and StorageError where the store cannot be opened at all.
     """
     began = time.monotonic()
-    anchor = subject.open(config)
+    opened = subject.open(terms.config)
     run = uuid4().hex
     results: list[Result] = []
-    try:
-        for rule in sorted(RULES.values(), key=attrgetter("id")):
-            if only and rule.id not in only:
-                continue
-            kit = Kit(subject, config, f"{run}/{rule.id}", seed, timeout / 2, clear)
-            results += _tried(rule, kit, timeout)
-            if results[-1].broken and results[-1].broken.startswith(_SILENCE):
-                # Whoever hangs once will hang again, and its thread cannot be ended.
-                break
-        if clear:
-            anchor.clear()
-    finally:
-        anchor.close()
-    return Report(url=subject.url, seed=seed, seconds=round(time.monotonic() - began, 3), results=tuple(results))
+    for rule in sorted(RULES.values(), key=attrgetter("id")):
+        if only and rule.id not in only:
+            continue
+        result = _tried(rule, Kit(subject, opened, f"{run}/{rule.id}", terms), terms.timeout)
+        results.append(result)
+        if result.broken == _silence(terms.timeout):
+            # Who hangs once will hang again, and what hangs cannot be closed.
+            break
+    else:
+        if terms.clear:
+            opened.clear()
+        opened.close()
+    return Report(url=subject.url, seed=terms.seed, seconds=round(time.monotonic() - began, 3), results=tuple(results))
 
 
-_SILENCE = "no answer within"
+def _silence(timeout: float) -> str:
+    return f"no answer within {timeout:g} s"
 
 
-def _tried(rule: Rule, kit: Kit, timeout: float) -> list[Result]:
-    """What came of the rule, and of another if it was that one that broke."""
+def _tried(rule: Rule, kit: Kit, timeout: float) -> Result:
+    """What came of the rule."""
     began = time.monotonic()
     came: list[int | BaseException] = []
 
@@ -112,13 +111,12 @@ def _tried(rule: Rule, kit: Kit, timeout: float) -> list[Result]:
 
     thread = threading.Thread(target=judge, daemon=True)
     thread.start()
-    thread.join(timeout)
-    if not came:
-        came.append(Broken(f"{_SILENCE} {timeout:g} s"))
-        kit.end(hung=True)
-    else:
-        kit.end()
-    return [_result(rule.id, came[0], kit, time.monotonic() - began)]
+    seen = -1
+    while thread.is_alive() and seen != kit.log.events:
+        seen = kit.log.events
+        thread.join(timeout)
+    kit.end(hung=not came)
+    return _result(rule.id, came[0] if came else Broken(_silence(timeout)), kit, time.monotonic() - began)
 
 
 def _result(name: str, came: int | BaseException, kit: Kit, seconds: float) -> Result:

@@ -37,14 +37,33 @@ class Subject:
     """A store that can be opened again and again."""
 
     url: str
-    """Under which another process opens it."""
-
     open: Callable[[StorageConfig], Backend]
-    names_by_config: bool = False
-    """Whether the store makes its own object names from the configuration, as SGLang's do; else the kit does."""
+    """The handle that stays open while the store is checked."""
+
+    guest: Callable[[StorageConfig], Backend]
+    """Handles that come and go."""
+
+    guest_url: str = ""
+    """Under which another process opens it."""
 
     shared: bool | None = None
     """Whether other processes see its pages; None: that is tried."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a check is made."""
+
+    config: StorageConfig
+    seed: int = 0
+    timeout: float = 30.0
+    """Seconds in which something has to happen."""
+
+    patience: float = 30.0
+    """Seconds that a store may take to give a key free whose writer was killed."""
+
+    clear: bool = False
+    """Whether the store may be emptied."""
 
 
 @dataclass
@@ -56,10 +75,18 @@ class Log:
     operation: str = "open"
     """The last call."""
 
+    events: int = 0
+    """What has happened so far; a check in which nothing happens any more hangs."""
+
+    def began(self, operation: str) -> None:
+        """The operation is under way."""
+        self.events += 1
+        self.operation = operation
+
     def add(self, operation: str, text: str) -> None:
         """The call is told; old ones are forgotten."""
         self.calls += 1
-        self.operation = operation
+        self.began(operation)
         self.lines = [*self.lines[1 - _STORY_CALLS :], text]
 
 
@@ -110,6 +137,7 @@ class Watched:
         return answers
 
     def _call(self, name: str, told: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        self._log.began(name)
         try:
             answer = call(*arguments)
         except Exception as error:
@@ -130,31 +158,41 @@ def _told(items: Sequence[object]) -> str:
 class Kit:
     """A rule's means: keys and pages of its own, handles that are closed behind it, processes that are ended."""
 
-    def __init__(self, subject: Subject, config: StorageConfig, name: str, seed: int, patience: float,
-                 clear: bool) -> None:  # fmt: skip
+    def __init__(self, subject: Subject, opened: Backend, name: str, terms: "Terms") -> None:
         self.subject = subject
-        self.config = config
-        self.patience = patience
-        self.may_clear = clear
+        self.names_by_config = bool(getattr(opened, "names_by_config", False))
+        """Whether the store makes its own names from the configuration, as SGLang's do; else the kit does."""
+
+        self.config = terms.config
+        self.patience = terms.patience
+        self.may_clear = terms.clear
         self.log = Log()
-        self.random = random.Random(f"{seed}/{name}")
-        self._seed = seed
+        self.main = Watched(opened, self.log)
+        """The handle that stays open."""
+
+        self.random = random.Random(f"{terms.seed}/{name}")
+        self._seed = terms.seed
         self._name = name
         self._handles: list[Watched] = []
         self._peers: list[Peer] = []
 
     def open(self, config: StorageConfig | None = None) -> Watched:
         """Another handle onto the store."""
-        self.log.operation = "open"
-        handle = Watched(self.subject.open(config or self.config), self.log)
+        self.log.began("open")
+        handle = Watched(self.subject.guest(config or self.config), self.log)
         self._handles.append(handle)
         return handle
+
+    def under(self, config: StorageConfig) -> Watched:
+        """A handle of one who stores under `config`."""
+        return self.open(config) if self.names_by_config else self.main
 
     def peer(self) -> Peer:
         """A process that has the store open. Raises NotJudged where it would not see the same pages."""
         if self.subject.shared is False:
             raise NotJudged("no other process sees the pages of this store")
-        peer = Peer(self.subject.url, self.config)
+        self.log.began("open")
+        peer = Peer(self.subject.guest_url, self.config)
         self._peers.append(peer)
         return peer
 
@@ -175,7 +213,7 @@ class Kit:
     def key(self, name: str, config: StorageConfig | None = None) -> str:
         """The key of an object that nobody else has."""
         digest = self.hash(name)
-        return digest if self.subject.names_by_config else object_keys(config or self.config, digest)[0]
+        return digest if self.names_by_config else object_keys(config or self.config, digest)[0]
 
     def keys(self, name: str, count: int) -> list[str]:
         """So many keys."""

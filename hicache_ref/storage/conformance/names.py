@@ -10,9 +10,9 @@ from hicache_ref.storage.conformance.rules import rule
 @rule("HC-STORE-30")
 def other_keys_are_other_objects(kit: Kit) -> int:
     """Different keys are different objects, whatever they are made of; a key that cannot be is refused, and absent."""
-    handle = kit.open()
+    handle = kit.main
     base = kit.hash("k")
-    keys = [base, *([] if kit.subject.names_by_config else _odd(base)), *_like_hashes(base)]
+    keys = [base, *([] if kit.names_by_config else _odd(base)), *_like_hashes(base)]
     pages = [kit.page(f"odd {number}") for number in range(len(keys))]
     # One a call: what happens to the others of a batch is another rule's.
     answers = [kit.put(handle, [key], [page])[0] for key, page in zip(keys, pages, strict=True)]
@@ -39,10 +39,10 @@ def _odd(base: str) -> Iterator[str]:
 def other_bytes_other_objects(kit: Kit) -> int:
     """Configurations whose bytes are not interchangeable share no object."""
     first = kit.config
-    kit.stored(kit.open(first), [kit.key("k", first)], [kit.page("k")])
+    kit.stored(kit.under(first), [kit.key("k", first)], [kit.page("k")])
     judged = 0
     for what, other in _others(first):
-        if kit.get(kit.open(other), [kit.key("k", other)], [PAGE])[0] is not None:
+        if kit.get(kit.under(other), [kit.key("k", other)], [PAGE])[0] is not None:
             raise Broken(f"a page that was stored by another {what} is found, expected a miss")
         judged += 1
     return judged
@@ -68,7 +68,7 @@ def equal_bytes_one_object(kit: Kit) -> int:
     shared = {"replicated": True, "split_heads": False, "tp_size": 4}
     replicas = [kit.config.model_copy(update=shared | {"tp_rank": rank, "dp_rank": rank}) for rank in (0, 1, 3)]
     writer, *readers = replicas
-    kit.stored(kit.open(writer), [kit.key("k", writer)], [kit.page("k")])
+    kit.stored(kit.under(writer), [kit.key("k", writer)], [kit.page("k")])
     for reader in readers:
-        kit.expect(kit.open(reader), [kit.key("k", reader)], [kit.page("k")], "HC-STORE-38")
+        kit.expect(kit.under(reader), [kit.key("k", reader)], [kit.page("k")], "HC-STORE-38")
     return len(readers)

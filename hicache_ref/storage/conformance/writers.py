@@ -24,7 +24,7 @@ Candidates = Mapping[str, Sequence[bytes]]
 @rule("HC-STORE-32")
 def of_several_threads_one_leaves_its_bytes(kit: Kit) -> int:
     """Of several threads that put other bytes under one key, one leaves its own, whole; readers see these or a miss."""
-    handle = kit.open()
+    handle = kit.main
     candidates = _candidates(kit)
     start = threading.Barrier(_WRITERS)
     failed: list[BaseException] = []
@@ -51,7 +51,7 @@ def of_several_threads_one_leaves_its_bytes(kit: Kit) -> int:
 @rule("HC-STORE-33")
 def of_several_processes_one_leaves_its_bytes(kit: Kit) -> int:
     """Of several processes that put other bytes under one key, one leaves its own, whole, for all of them."""
-    handle = kit.open()
+    handle = kit.main
     peers = _peers_that_see_us(kit, handle, 2)
     candidates = _candidates(kit)
     for number, peer in enumerate(peers):
@@ -71,7 +71,7 @@ def of_several_processes_one_leaves_its_bytes(kit: Kit) -> int:
 @rule("HC-STORE-34")
 def a_killed_writer_leaves_all_or_nothing(kit: Kit) -> int:
     """A writer that is killed within a put leaves its key absent or whole, and the key can be written again."""
-    handle = kit.open()
+    handle = kit.main
     _peers_that_see_us(kit, handle, 1)
     judged = 0
     for key in _cut_short(kit):

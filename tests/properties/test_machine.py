@@ -1,0 +1,105 @@
+"""The state machine: a healthy cache keeps every requirement, and planted faults are found.
+
+The four tests with short names are the ones to read first: each runs the machine on the healthy cache with one
+requirement, and shows that a cache with a fault fails it.
+"""
+
+import sys
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from hicache_ref.faults import FAULTS
+from hicache_ref.model import Model
+from hicache_ref.requirements import Checker
+from hicache_ref.search.machine import Failure, Subject, machine_for, run_machine
+from hicache_ref.search.minimise import replay
+from hicache_ref.search.stepping import ModelStepper
+
+SHORT = settings(
+    settings.get_profile("ci"), max_examples=60, stateful_step_count=50, derandomize=True, database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
+
+SMALL_STEPS = 12
+
+
+def found(fault: str, given: settings, only: frozenset[str] | None = None) -> Failure | None:
+    """What the machine finds in a cache with this fault."""
+    planted = FAULTS[fault]
+    try:
+        run_machine(Subject(planted.model, rules=planted.rules, only=only), given)
+    except Failure as failure:
+        return failure
+    return None
+
+
+def check_one_requirement(requirement: str, fault: str) -> None:
+    """The healthy cache keeps the requirement by itself, and the cache with the fault breaks it, in a few steps."""
+    only = frozenset({requirement})
+    run_machine(Subject(only=only), SHORT)
+    failure = found(fault, SHORT, only)
+
+    assert failure is not None
+    assert requirement == failure.finding.requirement
+    assert len(failure.steps) <= SMALL_STEPS
+
+
+def test_backup_prefix_is_contiguous() -> None:
+    """Goal: what is on host is a prefix (HC-BACKUP-01). Method: the machine; then a split that loses a host copy."""
+    check_one_requirement("HC-BACKUP-01", "split-loses-host-copy")
+
+
+def test_no_host_page_is_leaked() -> None:
+    """Goal: every host page has a holder (HC-PAGE-03). Method: the machine; then a pool that never takes back."""
+    check_one_requirement("HC-PAGE-03", "host-pages-never-freed")
+
+
+def test_lock_refcounts_equal_receipts() -> None:
+    """Goal: lock counts are receipts (HC-LOCK-01). Method: the machine; then a load that keeps what it pinned."""
+    check_one_requirement("HC-LOCK-01", "load-keeps-its-pin")
+
+
+def test_leaf_sets_equal_definition() -> None:
+    """Goal: kept leaf sets are leaves (HC-LEAF-01, HC-LEAF-02). Method: the machine; then a stale set on each tier."""
+    check_one_requirement("HC-LEAF-01", "unlock-forgets-leaf")
+    check_one_requirement("HC-LEAF-02", "host-leaf-under-copy")
+
+
+def test_a_healthy_cache_keeps_every_requirement() -> None:
+    """Goal: the model keeps its own rules. Method: the machine over the whole alphabet, 150 examples of 100 steps."""
+    run_machine(Subject())
+
+    assert machine_for(Subject()).subject == Subject()
+
+
+def test_a_failure_tells_the_smallest_story() -> None:
+    """Goal: a report to read. Method: what the machine finds is replayed, and each of its steps is needed."""
+    failure = found("split-keeps-old-owner", SHORT)
+    assert failure is not None
+
+    def again(kind: type[Model], count: int) -> bool:
+        make = lambda: ModelStepper(failure.profile, kind, checker=Checker(failure.profile))  # noqa: E731
+        return replay(failure.steps[:count], make).finding is not None
+
+    faulty = FAULTS["split-keeps-old-owner"].model
+    assert again(faulty, len(failure.steps))
+    assert not again(faulty, len(failure.steps) - 1)
+    assert not again(Model, len(failure.steps))
+    assert str(failure).startswith("HC-PAGE-05: ")
+    assert repr(failure.steps[-1].op) in str(failure)
+
+
+@pytest.mark.long
+def test_the_machine_finds_most_faults(capsys: pytest.CaptureFixture[str]) -> None:
+    """Goal: the face in CI is no mere face. Method: each fault is left to the machine alone."""
+    given = settings(SHORT, max_examples=400, stateful_step_count=100)
+    alone = [fault.id for fault in FAULTS.values() if not fault.lockstep_only]
+    failures = {fault: found(fault, given) for fault in alone}
+    missed = [fault for fault, failure in failures.items() if failure is None]
+    small = [fault for fault, failure in failures.items() if failure and len(failure.steps) <= SMALL_STEPS]
+    with capsys.disabled():
+        sys.stdout.write(f"\n{len(alone) - len(missed)} of {len(alone)} found, {len(small)} of them in few steps\n")
+        sys.stdout.write(f"missed: {', '.join(missed)}\n")
+
+    assert len(small) >= 60

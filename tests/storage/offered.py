@@ -1,0 +1,146 @@
+"""Stores as others would offer them, by `pkg.module:Class`: for SGLang, right and wrong, and files that are wrong."""
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hicache_ref.storage.base import Buffer
+from hicache_ref.storage.files import FilesBackend, FilesOptions
+from hicache_ref.storage.foreign import SglangConfig
+from hicache_ref.storage.memory import MemoryBackend
+
+
+class InOurTerms(MemoryBackend):
+    """A store with the calls of Backend."""
+
+    def __init__(self) -> None:
+        super().__init__("in our terms")
+
+
+class InPlace(FilesBackend):
+    """Files are written under their own name, in two halves, with time between, and never checked."""
+
+    def __init__(self, config: SglangConfig) -> None:
+        super().__init__(config.extra_config["folder"], FilesOptions(format="sglang"))
+
+    def write(self, keys: Sequence[str], pages: Sequence[Buffer]) -> list[bool]:
+        for key, page in zip(keys, pages, strict=True):
+            path = Path(self._path(key))
+            if path.exists():
+                continue
+            half = page.nbytes // 2
+            with path.open("wb") as file:
+                file.write(bytes(page.nbytes))
+                file.seek(0)
+                file.write(page[:half])
+                file.flush()
+                time.sleep(0.02)
+                file.write(page[half:])
+        return [True] * len(keys)
+
+
+class LocksForGood(FilesBackend):
+    """A writer reserves its key first; a reservation whose owner is gone stays."""
+
+    def __init__(self, config: SglangConfig) -> None:
+        super().__init__(config.extra_config["folder"])
+
+    def write(self, keys: Sequence[str], pages: Sequence[Buffer]) -> list[bool]:
+        return [self._reserved(key, page) for key, page in zip(keys, pages, strict=True)]
+
+    def _reserved(self, key: str, page: Buffer) -> bool:
+        reservation = Path(self._path(key) + ".lock")
+        try:
+            reservation.touch(exist_ok=False)
+        except FileExistsError:
+            return self.exists([key]) == 1
+        time.sleep(0.02)
+        done = super().write([key], [page])[0]
+        reservation.unlink()
+        return done
+
+
+class NamesByConfiguration:
+    """An object with SGLang's methods, whose names say all that decides about the bytes."""
+
+    pages: dict[str, bytes] = {}
+
+    def __init__(self, config: SglangConfig, extra: dict[str, object]) -> None:
+        ranks = (config.pp_rank, config.pp_size, config.attn_cp_rank, config.attn_cp_size)
+        heads = () if config.is_mla_model else (config.tp_rank, config.tp_size)
+        self.form = repr((config.model_name, config.dtype, config.layout, ranks, heads))
+
+    def exists(self, key: str) -> bool:
+        return key + self.form in self.pages
+
+    def batch_exists(self, keys: list[str]) -> int:
+        return len(list(itertools.takewhile(self.exists, keys)))
+
+    def get(self, key: str, target_location: Buffer) -> Buffer | None:
+        page = self.pages.get(key + self.form)
+        if page is None or len(page) != target_location.nbytes:
+            return None
+        target_location[:] = page
+        return target_location
+
+    def batch_get(self, keys: list[str], targets: list[Buffer]) -> list[Buffer | None] | int | None:
+        return [self.get(key, target) for key, target in zip(keys, targets, strict=True)]
+
+    def set(self, key: str, value: Buffer) -> bool:
+        self.pages.setdefault(key + self.form, bytes(value))
+        return True
+
+    def batch_set(self, keys: list[str], values: list[Buffer]) -> bool:
+        return all(map(self.set, keys, values))
+
+    def clear(self) -> None:
+        self.pages.clear()
+
+
+class IgnoresTheDataType(NamesByConfiguration):
+    """Its names leave the data type out, as those of SGLang's file backend do."""
+
+    def __init__(self, config: SglangConfig, extra: dict[str, object]) -> None:
+        super().__init__(replace(config, dtype=""), extra)
+
+
+class KeepsReplicasApart(NamesByConfiguration):
+    """Every rank stores the pages that all have."""
+
+    def __init__(self, config: SglangConfig, extra: dict[str, object]) -> None:
+        super().__init__(replace(config, is_mla_model=False), extra)
+
+
+class AnswersNothing(NamesByConfiguration):
+    """A batch in which one page is missing is answered by None alone."""
+
+    def batch_get(self, keys: list[str], targets: list[Buffer]) -> list[Buffer | None] | int | None:
+        found = [self.get(key, target) for key, target in zip(keys, targets, strict=True)]
+        return None if None in found else found
+
+
+class CountsWhatItRead(NamesByConfiguration):
+    """A batch is answered by the number of pages read before the first that is missing."""
+
+    def batch_get(self, keys: list[str], targets: list[Buffer]) -> list[Buffer | None] | int | None:
+        found = [self.get(key, target) for key, target in zip(keys, targets, strict=True)]
+        return len(list(itertools.takewhile(lambda page: page is not None, found)))
+
+
+class LastPutWins(NamesByConfiguration):
+    """A put replaces what was there."""
+
+    def set(self, key: str, value: Buffer) -> bool:
+        self.pages[key + self.form] = bytes(value)
+        return True
+
+
+class WantsAWord(NamesByConfiguration):
+    """It is made only with an option of its own."""
+
+    def __init__(self, config: SglangConfig, extra: dict[str, object]) -> None:
+        if "word" not in extra:
+            raise ValueError("no word")
+        super().__init__(config, extra)

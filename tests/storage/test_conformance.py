@@ -1,0 +1,139 @@
+"""The conformance kit: honest stores pass, and each store that is wrong in one way is found out by the right rule."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from hicache_ref.storage.base import Misuse, StorageError
+from hicache_ref.storage.conformance import CONFIG, RULES, Report, Subject, Terms, check, subject_of
+from hicache_ref.storage.faulty import Faults, FaultyBackend
+from hicache_ref.storage.memory import MemoryBackend
+from hicache_ref.storage.registry import open_object
+from tests.storage.broken import BROKEN, Hangs
+from tests.storage.servers import mooncake_master, redis_server
+
+CLEAR = Terms(CONFIG, clear=True)
+PROCESSES = {"HC-STORE-33", "HC-STORE-34"}
+
+
+def broken_rules(report: Report) -> set[str]:
+    """The rules that the store does not keep."""
+    return {each.rule for each in report.broken}
+
+
+def told(report: Report) -> dict[str, str]:
+    """What broke, and what was not judged, for messages of failed tests."""
+    return {each.rule: each.broken or each.not_judged or "" for each in report.results if not each.judged}
+
+
+def subject(kind: type[MemoryBackend], name: str) -> Subject:
+    """A store in memory, under a name of its own."""
+    return Subject(f"memory://{name}", lambda _: kind(name), lambda _: kind(name), shared=False)
+
+
+def test_memory_conforms() -> None:
+    """Goal: an honest store passes. Method: the whole kit; only what needs other processes is not judged."""
+    report = check(subject_of("memory://conforms"), CLEAR)
+
+    assert dict.fromkeys(PROCESSES, "no other process sees the pages of this store") == told(report)
+    assert set(RULES) == {each.rule for each in report.results}
+
+
+def test_files_conform(tmp_path: Path) -> None:
+    """Goal: the default store keeps every rule, also between processes. Method: the whole kit."""
+    report = check(subject_of(f"files://{tmp_path}"), CLEAR)
+
+    assert {} == told(report)
+    assert [".writers"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_redis_conforms(tmp_path: Path) -> None:
+    """Goal: a server that several machines share keeps every rule. Method: the whole kit on a server of our own."""
+    with redis_server(tmp_path) as url:
+        assert {} == told(check(subject_of(url), CLEAR))
+
+
+def test_mooncake_conforms(tmp_path: Path) -> None:
+    """Goal: the store that operators name most keeps every rule. Method: the whole kit on a master of our own."""
+    with mooncake_master(tmp_path) as url:
+        assert {} == told(check(subject_of(url), CLEAR))
+
+
+@pytest.mark.parametrize("kind", BROKEN, ids=lambda kind: kind.__name__)
+def test_a_planted_fault_is_found(kind: type[MemoryBackend]) -> None:
+    """Goal: the kit can fail, rule by rule. Method: stores that are wrong in one way each."""
+    report = check(subject(kind, kind.__name__), CLEAR)
+
+    assert BROKEN[kind] in broken_rules(report)
+    assert all(each.story and each.operation for each in report.broken)
+
+
+@pytest.mark.parametrize("store", ["InPlace", "LocksForGood"])
+def test_a_writer_that_is_killed_is_found_out(tmp_path: Path, store: str) -> None:
+    """Goal: torn and blocked keys are noticed. Method: files written in place, and reservations that stay."""
+    target = f"tests.storage.offered:{store}"
+    config = CONFIG.model_copy(update={"extra": {"folder": str(tmp_path)}})
+    report = check(subject_of(target), Terms(config, patience=0.5), {"HC-STORE-34"})
+
+    assert {"HC-STORE-34"} == broken_rules(report)
+
+
+@pytest.mark.parametrize(
+    ("store", "rules"),
+    [
+        ("NamesByConfiguration", set()),
+        ("CountsWhatItRead", {"HC-STORE-28"}),
+        ("AnswersNothing", {"HC-STORE-28"}),
+        ("IgnoresTheDataType", {"HC-STORE-37"}),
+        ("KeepsReplicasApart", {"HC-STORE-38"}),
+    ],
+)
+def test_objects_with_the_methods_of_sglang(store: str, rules: set[str]) -> None:
+    """Goal: a store that was written for SGLang is checked as it is. Method: one that is right, and four variants."""
+    report = check(subject_of(f"tests.storage.offered:{store}"), CLEAR)
+
+    assert rules == broken_rules(report)
+    assert {"HC-STORE-33", "HC-STORE-34", "HC-STORE-39", "HC-STORE-40"} == {
+        each.rule for each in report.results if each.not_judged
+    }
+
+
+def test_a_store_that_hangs_ends_the_check() -> None:
+    """Goal: no check waits for ever. Method: a read that never returns, and a second for signs of life."""
+    report = check(subject(Hangs, "hangs"), Terms(CONFIG, timeout=0.5))
+
+    assert "no answer within 0.5 s" == report.results[-1].broken
+    assert "read" == report.results[-1].operation
+    assert len(report.results) < len(RULES)
+
+
+@pytest.mark.parametrize("fault", ["miss", "short", "error", "vanish", "refuse", "wrong_length", "evict"])
+def test_a_store_that_misbehaves_does_not_pass(fault: str) -> None:
+    """Goal: what a consumer has to stand is no conforming store. Method: each planted kind alone, always striking."""
+    made = partial(FaultyBackend, MemoryBackend("misbehaves"), Faults(**{fault: 1}))
+    report = check(Subject("memory://misbehaves", lambda _: made(), lambda _: made(), shared=False))
+
+    assert broken_rules(report)
+
+
+def test_the_store_is_emptied_only_if_that_is_allowed() -> None:
+    """Goal: a check beside other users costs them nothing. Method: a page of somebody else's, before and after."""
+    other = MemoryBackend("in use")
+    other.write(["theirs"], [memoryview(b"page")])
+    report = check(subject_of("memory://in%20use"))
+
+    assert 1 == other.exists(["theirs"])
+    assert {"HC-STORE-35"} == {each.rule for each in report.results if each.not_judged} - PROCESSES
+    check(subject_of("memory://in%20use"), CLEAR)
+    assert 0 == other.exists(["theirs"])
+
+
+def test_a_store_that_cannot_be_opened_is_no_finding(tmp_path: Path) -> None:
+    """Goal: a mistake of the user is told as one. Method: a file for a folder, a class that is not there."""
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StorageError, match="File exists, expected a folder"):
+        check(subject_of(f"files://{tmp_path}/file"))
+    with pytest.raises(Misuse, match=r"tests\.storage\.offered:Absent: AttributeError"):
+        open_object("tests.storage.offered:Absent", CONFIG)

@@ -1,0 +1,232 @@
+"""Stores by name: URLs, objects of other packages, and the level at which SGLang calls which store."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from hicache_ref.storage.base import Backend, Misuse, StorageClosed, StorageError, Unsupported
+from hicache_ref.storage.config import StorageConfig
+from hicache_ref.storage.files import FilesBackend
+from hicache_ref.storage.foreign import ForeignBackend
+from hicache_ref.storage.memory import MemoryBackend
+from hicache_ref.storage.registry import (
+    KINDS,
+    ZERO_COPY,
+    StorageUrl,
+    call_level,
+    guest_url,
+    open_backend,
+    open_dynamic,
+    parse_url,
+)
+from tests.storage.offered import NamesByConfiguration
+from tests.storage.pages import get, put, view
+from tests.storage.servers import need
+
+CONFIG = StorageConfig(model_name="m", page_size=16)
+
+TABLE = """
+name          0.5.2      0.5.15     0.5.23
+file          generic    generic    generic
+hf3fs         zero_copy  zero_copy  zero_copy
+mooncake      zero_copy  zero_copy  zero_copy
+eic           zero_copy  zero_copy  zero_copy
+nixl          zero_copy  zero_copy  zero_copy
+simm          generic    zero_copy  zero_copy
+mori          generic    zero_copy  zero_copy
+npu_memcache  generic    generic    zero_copy
+tensorcast    generic    generic    zero_copy
+seaweedfs     generic    generic    zero_copy
+aibrix        generic    generic    generic
+sim           generic    generic    generic
+shm           generic    generic    generic
+dynamic       generic    generic    generic
+"""
+"""As SGLang's cache controllers choose it, by version."""
+
+
+def test_the_level_of_each_store() -> None:
+    """Goal: a store gets the calls that SGLang makes. Method: the table above, row by row; `dynamic` chooses itself."""
+    head, *rows = [line.split() for line in TABLE.strip().splitlines()]
+    for name, *levels in rows:
+        assert levels == [call_level(name, version=version) for version in head[1:]]
+
+    assert head[1:] == list(ZERO_COPY)
+    assert set().union(*ZERO_COPY.values()) <= {row[0] for row in rows}
+    assert ["zero_copy", "zero_copy", "generic", "generic"] == [
+        call_level("dynamic", {"interface_v1": value}) for value in (1, True, 0, False)
+    ]
+    assert "generic" == call_level("files", {"interface_v1": 1})
+    with pytest.raises(Misuse, match=r"version '0\.1', expected one of 0\.5\.2, 0\.5\.15, 0\.5\.23"):
+        call_level("file", version="0.1")
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("files:///var/pages", StorageUrl(scheme="files", path="/var/pages")),
+        ("files://pages/a%20b?fsync=1", StorageUrl(scheme="files", host="pages", path="/a b", options={"fsync": "1"})),
+        ("memory://", StorageUrl(scheme="memory")),
+        ("redis://h:1/2", StorageUrl(scheme="redis", host="h", port=1, path="/2")),
+        ("mooncake://h", StorageUrl(scheme="mooncake", host="h")),
+        ("a.b:C.d?x=&y=2", StorageUrl(scheme="object", path="a.b:C.d", options={"x": "", "y": "2"})),
+    ],
+)
+def test_urls_have_parts(text: str, url: StorageUrl) -> None:
+    """Goal: what is meant is read. Method: each form."""
+    assert url == parse_url(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (
+            "pages",
+            "'pages' names no store, expected one of files:///FOLDER, memory://NAME, mooncake://HOST:PORT, redis",
+        ),
+        ("files:pages", "names no store"),
+        ("s3://bucket", "unknown kind of store 's3', expected one of files"),
+        ("redis://h:port/0", "expected one of"),
+        ("redis://h/one", "database 'one', expected a number: redis://HOST:PORT/DB"),
+        ("files:///", "no folder in the URL, expected files:///FOLDER"),
+        ("files:///x?a=1&a=2", "an option comes twice, expected each once"),
+        ("files:///x?colour=red", "unknown option 'colour', expected one of: fsync, checksum, format"),
+        ("files:///x?checksum=crc", "checksum = 'crc': Input should be 'xxh3' or 'blake2b'"),
+        ("memory://x?a=1", "unknown option 'a', expected one of: none"),
+        ("no_such_module:C", "no_such_module:C: ModuleNotFoundError"),
+        ("json:loads", "json:loads: TypeError"),
+        ("collections:Counter", "Counter has no exists, expected the methods of HiCacheStorage"),
+    ],
+)
+def test_a_mistake_is_one_line(text: str, what: str) -> None:
+    """Goal: what is wrong and what was expected, in a line. Method: one mistake each."""
+    with pytest.raises(Misuse) as caught:
+        open_backend(text, CONFIG)
+
+    assert what in str(caught.value)
+    assert 1 == len(str(caught.value).splitlines())
+
+
+def test_urls_open_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a URL is a store. Method: two handles of each local kind share pages, also in a relative folder."""
+    monkeypatch.chdir(tmp_path)
+    for text, kind in {"files://a/b?fsync=true": FilesBackend, "memory://shared": MemoryBackend}.items():
+        one, two = open_backend(text, CONFIG), open_backend(text, CONFIG)
+        assert isinstance(one, kind)
+        assert [True] == put(one, {"k": b"page"})
+        assert [b"page"] == get(two, ["k"], 4)
+
+    assert (tmp_path / "a" / "b" / "k.bin").is_file()
+
+
+def test_who_comes_and_goes_takes_nothing_along() -> None:
+    """Goal: a passing client of Mooncake holds no pages. Method: the URLs that guests get."""
+    assert "mooncake://h:1?staging_mib=8&segment_mib=0" == guest_url("mooncake://h:1?staging_mib=8&segment_mib=512")
+    assert ["files:///x?fsync=1", "a:B"] == [guest_url(text) for text in ("files:///x?fsync=1", "a:B")]
+    assert {"mooncake"} == {name for name, kind in KINDS.items() if kind.guest}
+
+
+def test_objects_of_other_packages() -> None:
+    """Goal: a class is opened with what it needs. Method: one in our terms, one in SGLang's, one by its settings."""
+    ours: Backend = open_backend("tests.storage.offered:InOurTerms", CONFIG)
+    theirs = open_backend("tests.storage.offered:NamesByConfiguration", CONFIG)
+    settings = {"backend_name": "x", "module_path": "tests.storage.offered", "class_name": "NamesByConfiguration"}
+    dynamic = open_dynamic(settings, CONFIG)
+
+    assert isinstance(ours, MemoryBackend)
+    assert isinstance(theirs, ForeignBackend)
+    assert [True, True] == put(theirs, {"a": b"page", "b": b"more"})
+    assert [b"page", b"more", None] == get(dynamic, ["a", "b", "c"], 4)
+    assert (2, 0) == (dynamic.exists(["a", "b", "c"]), dynamic.exists([]))
+    with pytest.raises(Misuse, match="class_name is None, expected a text: the dynamic backend needs it"):
+        open_dynamic({**settings, "class_name": None}, CONFIG)
+
+
+class Odd(NamesByConfiguration):
+    """An object whose answers are odd in one way each."""
+
+    def __init__(self) -> None:
+        self.form = ""
+        self.pages = {}
+        self.cleared: object = None
+
+    def batch_exists(self, keys: list[str]) -> int:
+        return "two"  # type: ignore[return-value]
+
+    def batch_set(self, keys: list[str], values: list[memoryview]) -> bool:
+        super().batch_set(keys[:1], values[:1])
+        return False
+
+    def batch_get(self, keys: list[str], targets: list[memoryview]) -> list[bytes | None]:  # type: ignore[override]
+        return [self.pages.get(key) for key in keys]
+
+    def clear(self) -> object:  # type: ignore[override]
+        return self.cleared
+
+
+def test_answers_of_an_object_are_taken_for_what_they_are() -> None:
+    """Goal: nothing is made up for an object. Method: a count that is none, half a put, pages that lie elsewhere."""
+    made = Odd()
+    store = ForeignBackend(made)
+
+    with pytest.raises(StorageError, match="batch_exists answers 'two', expected a number of pages"):
+        store.exists(["a"])
+    assert [True, False] == put(store, {"a": b"page", "b": b"more"})
+    assert [b"page", None] == get(store, ["a", "b"], 4)
+    assert [None] == get(store, ["a"], 5)
+    store.clear()
+    made.cleared = False
+    with pytest.raises(StorageError, match="clear answers False"):
+        store.clear()
+    with pytest.raises(Unsupported):
+        store.stats()
+    store.close()
+    with pytest.raises(StorageClosed, match="ForeignBackend is closed"):
+        store.read(["a"], [view(bytes(4))])
+
+
+TENSORS = """
+import warnings
+import torch
+from hicache_ref.storage.foreign import ForeignBackend
+from tests.storage.offered import NamesByConfiguration
+warnings.simplefilter("error")
+
+class Tensors(NamesByConfiguration):
+    def __init__(self):
+        self.form, self.pages = "", {}
+    def set(self, key, value):
+        self.pages.setdefault(key, value.clone())
+        return True
+    def get(self, key, target_location):
+        page = self.pages.get(key)
+        return page.view(torch.int16) if page is not None and page.numel() % 2 == 0 else page
+
+store = ForeignBackend(Tensors())
+pages = {"a": b"page", "b": b"odd", "c": b""}
+assert [True] * 3 == store.write(list(pages), [memoryview(page) for page in pages.values()])
+for key, page in pages.items():
+    view = memoryview(bytearray(len(page)))
+    assert [True] == store.read([key], [view]) and page == bytes(view)
+    assert [False] == store.read([key], [memoryview(bytearray(9))])
+"""
+
+
+def test_values_are_tensors_where_torch_is_loaded() -> None:
+    """Goal: SGLang's objects get what they expect. Method: a store of tensors, in a process that has loaded torch."""
+    need(find_spec("torch") is not None, "torch", "that tensors are handed over")
+    root = str(Path(__file__).parents[2])
+    run = subprocess.run([sys.executable, "-c", TENSORS], cwd=root, capture_output=True, text=True)
+
+    assert (0, "") == (run.returncode, run.stderr[-2000:] if run.returncode else "")
+
+
+def test_stores_load_no_torch() -> None:
+    """Goal: a store is light. Method: everything of the package, imported in a new process."""
+    code = "import sys, hicache_ref.storage.conformance, hicache_ref.storage.levels; print('torch' in sys.modules)"
+    root = str(Path(__file__).parents[2])
+
+    assert "False\n" == subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True).stdout
