@@ -121,19 +121,19 @@ class HostEvictedForHopeless(Model):
 class DeviceEvictedForHopeless(Model):
     """Device content is evicted for a request that is refused all the same."""
 
-    def device_room(self, count: int) -> Refused | None:
+    def device_room(self, count: int, *, for_copy: bool = False) -> Refused | None:
         """Nobody asks whether it suffices."""
         short = count - self.free_count(KV_DEVICE)
         if short > 0:
             self.evict_device(short)
-        return super().device_room(count)
+        return super().device_room(count, for_copy=for_copy)
 
 
 @plant("device-full-of-leaves", "K11", OWN, expected="HC-EVICT-08")
 class DeviceFullOfLeaves(Model):
     """A request for pages is refused although evicting a leaf would make room for it."""
 
-    def device_room(self, count: int) -> Refused | None:
+    def device_room(self, count: int, *, for_copy: bool = False) -> Refused | None:
         """What is free, and nothing more."""
         return Refused(why="device full") if count > self.free_count(KV_DEVICE) else None
 

@@ -80,9 +80,15 @@ def outcome_words(outcome: Outcome, rename: Rename = _same) -> str:
         case outcomes.Submitted():
             return f"{' '.join(outcome.tickets) or 'no copy'}, {outcome.pages} page{'s' * (outcome.pages != 1)}"
         case outcomes.Polled():
-            applied = " ".join((*outcome.backups, *outcome.loads)) or "nothing"
+            ends = (*outcome.backups, *outcome.loads, *outcome.answers, *outcome.reads, *outcome.writes)
+            freed = f"{outcome.releases} released" if outcome.releases else ""
+            applied = " ".join((*ends, freed)).strip() or "nothing"
             lost = f", lost {' '.join(outcome.lost)}" if outcome.lost else ""
             return f"applied {applied}{lost}"
+        case outcomes.Prefetching():
+            return f"{outcome.id}, {outcome.pages} page{'s' * (outcome.pages != 1)}"
+        case outcomes.Progressed():
+            return f"{'may go on' if outcome.done else 'waits'}, {outcome.loaded} loaded"
         case outcomes.Audited():
             return f"pending: {' '.join(outcome.pending)}" if outcome.pending else "all in order"
         case outcomes.Refused():

@@ -186,7 +186,7 @@ def contents_move(change: Change[CopyDone | CopyFailed | ForwardDone, Done]) -> 
     if isinstance(record, Pass):
         if not record.doomed:
             put = {(KV_DEVICE, page): digest for page, digest in zip(record.pages, record.hashes, strict=True)}
-    else:
+    elif isinstance(record, Ticket):
         good = len(record.parts) if isinstance(op, CopyDone) else op.first_failed  # type: ignore[union-attr]
         put = _moved(before, record, good)
     for was, now in zip(before.pools(), after.pools(), strict=True):

@@ -51,6 +51,7 @@ class StorageQuery(Frozen):
     id: str
     hashes: tuple[PageHash, ...]
     prefix: tuple[PageHash, ...] = ()
+    after: tuple[str, ...] = ()
 
 
 class StorageRead(Frozen):
@@ -80,6 +81,7 @@ class StorageCancel(Frozen):
 
     kind: Literal["storage_cancel"] = "storage_cancel"
     id: str
+    after: tuple[str, ...] = ()
 
 
 Effect = Annotated[
