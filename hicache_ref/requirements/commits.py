@@ -102,7 +102,8 @@ def commit_leaves_no_gap(change: Change[ops.Progress | ops.Poll, Progressed | Po
             mine = after.host.held.get(page) == ("node", row.id) and there == page
             if not mine and after.host.held.get(page) != FREE:
                 raise Broken.because(f"host page {page} of {record.id} is neither in its node nor free")
-            if mine if lost else there is None:
+            missing = there is None and after.rules.commit_adopts
+            if mine if lost else missing:
                 raise Broken.because(f"{record.id} is committed {'without its anchor' if lost else 'with a gap'}")
         _stay_with_io(change, record, known)
     return judged

@@ -146,7 +146,8 @@ def _pages_short(change: Making) -> int:
     free = len(before.device.free)
     if isinstance(op, TakePages):
         return op.n - free
-    return sum(row.device is None for row, _ in before.cached(change.hashes)) - free
+    need = sum(row.device is None for row, _ in before.cached(change.hashes))
+    return need if before.rules.eviction_asks == "need" and need > free else need - free
 
 
 @step("HC-EVICT-07", *_MAKE_ROOM, needs="victims")
@@ -168,6 +169,8 @@ def no_more_than_needed(change: Making) -> int:
         short = _host_pages_wanted(change) - len(change.before.host.free)
         if short <= 0:
             raise Broken.because(f"host nodes of {host} pages were evicted while enough pages were free")
+        if change.before.rules.eviction_asks == "need":
+            short = _host_pages_wanted(change)
     if (storage or isinstance(change.op, EvictHost)) and sum(host[:-1]) >= short:
         raise Broken.because(f"host nodes of {host} pages were evicted, {short} were short")
     return 1
