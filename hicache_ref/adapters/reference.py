@@ -42,7 +42,13 @@ class ReferenceAdapter:
     def describe(self) -> Description:
         """Everything can be seen, every operation is there, and invalid calls are refused."""
         return Description(
-            name=self.name, version="model", level="tree", invalid="refuses", events=True, page_sizes=(1, 2, 4)
+            name=self.name,
+            version="model",
+            level="tree",
+            invalid="refuses",
+            events=True,
+            page_sizes=(1, 2, 4),
+            draft=True,
         )
 
     def reset(self, profile: Profile) -> None:
@@ -88,6 +94,8 @@ class ReferenceAdapter:
             segments=self._segments(state), copies=tuple(self.copies), events=tuple(self.events),
             requests={request.id: request.pages for request in state.requests.values()},
             held_device=_held(state, KV_DEVICE), held_host=_held(state, KV_HOST),
+            queued_host=tuple(state.storage.release),
+            prefetch_host={name: state.storage.records[name].pages for name in state.storage.open.values()},
         )  # fmt: skip
         self._forget()
         return observation

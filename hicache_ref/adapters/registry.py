@@ -77,9 +77,16 @@ def _sglang_rust(options: Options, fetch: bool, step_timeout: float) -> Adapter:
     return adapter
 
 
+def _sglang_hiradix(options: Options, fetch: bool, step_timeout: float) -> Adapter:
+    from hicache_ref.adapters import sglang_hiradix
+
+    return sglang_hiradix.make(options, fetch, step_timeout)
+
+
 _BUILT_IN: dict[str, Callable[[Options, bool, float], Adapter]] = {
     "reference": _reference,
     "sglang-rust": _sglang_rust,
+    "sglang-hiradix": _sglang_hiradix,
 }
 
 

@@ -20,7 +20,7 @@ from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.effects import StorageCancel, StorageQuery, StorageRead
 from hicache_ref.vocabulary.hashing import chain
 from hicache_ref.vocabulary.ids import KV_HOST, ROOT, PageHash, Pages
-from hicache_ref.vocabulary.keys import PageKeys, handle
+from hicache_ref.vocabulary.keys import handle
 from hicache_ref.vocabulary.outcomes import Done, Invalid, Prefetching, Progressed, Refused
 
 

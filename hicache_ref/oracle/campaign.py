@@ -163,6 +163,8 @@ class Campaign:
             fixed_sizes=self.fixed_sizes,
             evictions=tuple(policy for policy in EVICTION_POLICIES if offered is None or policy in offered),
             page_sizes=self.description.page_sizes,
+            bigram=self.description.bigram,
+            draft=self.description.draft,
         )
 
     def _walk(self, index: int, budget: Budget) -> None:
@@ -176,6 +178,9 @@ class Campaign:
             steps=left,
             invalid_share=0.05 if self.description.invalid == "refuses" else 0.0,
             operations=self.description.operations,
+            namespaces=self.description.namespaces,
+            attach_first=self.description.storage_from_start,
+            first_only=self.description.storage_order == "first",
         )
         found: Finding | None = None
         with ExitStack() as stack:

@@ -4,7 +4,7 @@ Known from what the implementation was told to write and from the page pairs of 
 Ownership without content misses swapped slots, for page ids are compared only up to renaming.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, TIER, PageHash, PoolName
 from hicache_ref.vocabulary.observation import IssuedCopy, Observation
@@ -58,6 +58,15 @@ class Content:
     def taken(self, pages: tuple[int, ...]) -> None:
         """The request's new pages hold nothing."""
         self._forget("device", pages)
+
+    def emptied(self, pool_name: PoolName, pages: Iterable[int]) -> None:
+        """Pages that were just taken hold nothing."""
+        for page in pages:
+            self.stamps[pool_name][page] = None
+
+    def fetched(self, pages: Mapping[int, PageHash]) -> None:
+        """A read from storage has put these pages on host."""
+        self.stamps[KV_HOST].update(pages)
 
     def pass_began(self, writes: Mapping[int, PageHash]) -> None:
         """A pass writes these device pages."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from hicache_ref.model import Model, Step
 from hicache_ref.model.chooser import PolicyChooser, ReplayChooser
+from hicache_ref.model.records import PrefetchReading
 from hicache_ref.model.state import Pass
 from hicache_ref.oracle.compare import Comparison, Difference
 from hicache_ref.oracle.content import Content
@@ -18,7 +19,7 @@ from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.adapter import Adapter, Description
 from hicache_ref.vocabulary.choices import Choice
 from hicache_ref.vocabulary.events import Event
-from hicache_ref.vocabulary.ids import KV_DEVICE, PageHash, Pages, PoolName, TicketId
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, PageHash, Pages, PoolName, TicketId
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.observation import Level, Observation
 from hicache_ref.vocabulary.operations import Operation
@@ -125,6 +126,10 @@ class Lockstep:
         self.chooser.observation = observation
         self.chooser.taken.clear()
         self.ended_pass: Pass | None = None
+        self.batch_read: PrefetchReading | None = None
+        if isinstance(op, ops.ReadDone):
+            record = self.model.state.storage.records.get(op.id)
+            self.batch_read = record if isinstance(record, PrefetchReading) else None
         if isinstance(op, ops.ForwardDone):
             self.ended_pass = self.model.state.passes.get(op.rid)
         try:
@@ -171,6 +176,7 @@ class Lockstep:
             self.content.read(observation.contents)
             return
         rename = self.comparison.renamed
+        self.content.emptied(KV_HOST, {rename(pool, page) for pool, page in self.chooser.taken if pool == KV_HOST})
         self.content.issued(observation)
         if ours.outcome.kind in ("refused", "invalid"):
             return
@@ -188,6 +194,10 @@ class Lockstep:
             for page, digest in zip(ended.pages, ended.hashes, strict=True):
                 wrote[rename(KV_DEVICE, page)] = None if ended.doomed else digest
             self.content.pass_ended(wrote)
+        elif self.batch_read is not None and isinstance(op, ops.ReadDone):
+            start, end = self.batch_read.done, self.batch_read.done + op.pages
+            pairs = zip(self.batch_read.pages[start:end], self.batch_read.hashes[start:end], strict=True)
+            self.content.fetched({rename(KV_HOST, page): digest for page, digest in pairs})
         elif isinstance(op, ops.CopyDone | ops.CopyFailed) and op.ticket in self.model.state.tickets:
             ticket = self.model.state.tickets[op.ticket]
             self.content.ended(op.ticket, sum(len(part.device) for part in ticket.parts[: ticket.good]))

@@ -140,8 +140,12 @@ def storage_ends_in_order(change: Change[ops.Poll, Polled]) -> int:
         left = (was.answers[op.answers :], was.reads[op.reads :], was.writes[op.writes :])
         if (now.answers, now.reads, now.writes) != left:
             raise Broken.because(f"{(now.answers, now.reads, now.writes)} wait for the next poll, {left} should")
-        last = [name for name in names if isinstance(was.records.get(name), PrefetchEnded) and name not in dict(left[1])]
-        due = [n for n in dict.fromkeys(last) if n in was.open.values() and change.before.rules.prefetch_commit == "poll"]
+        last = [
+            name for name in names if isinstance(was.records.get(name), PrefetchEnded) and name not in dict(left[1])
+        ]
+        due = [
+            n for n in dict.fromkeys(last) if n in was.open.values() and change.before.rules.prefetch_commit == "poll"
+        ]
         if sorted(told.committed) != sorted(due):
             raise Broken.because(f"{told.committed} were committed, {due} had been read to the end")
     return len(told.answers) + len(told.reads) + len(told.writes)
@@ -173,8 +177,12 @@ def revoked_for_cause(change: Change[ops.Poll, Polled]) -> int:
         was, now = before.storage.prefetch(name), after.storage.prefetch(name)
         if was is None or (name in told.revoked) != (was.rid is not None and now is None):
             raise Broken.because(f"{name} is {'' if name in told.revoked else 'not '}told to be revoked")
-        if now is not None and (was.rid is None or len(now.pages) < enough or now.hashes != was.hashes[: len(now.pages)]):
-            raise Broken.because(f"{name} reads {len(now.pages)} pages, {len(was.hashes)} are there, {enough} are enough")
+        if now is not None and (
+            was.rid is None or len(now.pages) < enough or now.hashes != was.hashes[: len(now.pages)]
+        ):
+            raise Broken.because(
+                f"{name} reads {len(now.pages)} pages, {len(was.hashes)} are there, {enough} are enough"
+            )
     first = answered(change)
     if isinstance(first, Prefetch) and first.rid is not None:
         room = host_pages_for(before, len(first.hashes))

@@ -60,7 +60,9 @@ def namespaces_stay_here(view: View) -> int:
     secret = {digest for row in view.rows if row.extra is not None for digest in row.hashes}
     named = [record.id for record in storage.prefetches if record.extra is not None]
     if named or not known.isdisjoint(secret):
-        raise Broken.because(f"{named or len(known & secret)} of a namespace touch storage, which does not tell them apart")
+        raise Broken.because(
+            f"{named or len(known & secret)} of a namespace touch storage, which does not tell them apart"
+        )
     return 1 + len(secret)
 
 
@@ -71,5 +73,7 @@ def asked_by_tokens_alone(change: Change[Prefetch, Prefetching]) -> int:
     start = len(change.before.cached(change.hashes))
     expected = change.hashes[start : start + change.told.pages]
     if record is None or record.hashes != expected or record.extra != change.op.key.extra:
-        raise Broken.because(f"{change.told.id} asks for hashes that are not those of {change.op.key} from page {start} on")
+        raise Broken.because(
+            f"{change.told.id} asks for hashes that are not those of {change.op.key} from page {start} on"
+        )
     return len(expected)

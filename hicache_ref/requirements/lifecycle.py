@@ -66,7 +66,9 @@ def reset_is_fresh(change: Change[Reset, Done]) -> int:
 def refused_closes_storage_work(change: Change[Reset | Detach, Refused]) -> int:
     """What has to be waited for is named, all other storage work is over, and the cache and its storage are as before."""
     before, after, told = change.before, change.after, change.told
-    waiting = at_work(before) if isinstance(change.op, Reset) else [n for n in at_work(before) if n in before.storage.records]
+    waiting = (
+        at_work(before) if isinstance(change.op, Reset) else [n for n in at_work(before) if n in before.storage.records]
+    )
     if list(told.wait_for) != waiting or not waiting:
         raise Broken.because(f"{told.wait_for} are to be waited for, at work are {waiting}")
     was, now = before.storage, after.storage
@@ -86,7 +88,9 @@ def attach_is_whole(change: Change[Attach, Done | Refused]) -> int:
     before, after, op = change.before.storage, change.after.storage, change.op
     other = before.attached and before.backend != op.backend
     if other != isinstance(change.told, Refused):
-        raise Broken.because(f"an attach of {op.backend} is {change.told.kind}, attached is {before.backend or 'nothing'}")
+        raise Broken.because(
+            f"an attach of {op.backend} is {change.told.kind}, attached is {before.backend or 'nothing'}"
+        )
     expected = (True, before.backend, before.settings) if other else (True, op.backend, op.settings)
     if (after.attached, after.backend, after.settings) != expected or not change.still:
         raise Broken.because(f"after the attach {after.backend} is attached with {after.settings}")
@@ -123,7 +127,11 @@ def clear_forgets_storage(change: Change[ClearStorage, Done]) -> int:
     expected = set(was.owed) | (to_be_stored(after) if before.rules.attach_offers else set())
     if now.owed.keys() != expected or (before.rules.attach_offers and now.reported):
         raise Broken.because(f"storage was cleared, and {len(now.owed)} pages are owed, expected {len(expected)}")
-    if now.open != was.open or now.records.keys() != was.records.keys() or not all(r.cleared for r in now.records.values()):
+    if (
+        now.open != was.open
+        or now.records.keys() != was.records.keys()
+        or not all(r.cleared for r in now.records.values())
+    ):
         raise Broken.because("storage was cleared under its work, which ended or does not know it")
     return 1
 

@@ -256,7 +256,9 @@ def asked_by_the_rules(change: Change[ops.Prefetch, Prefetching | Refused]) -> i
     wanted = len(change.hashes) - len(found)
     why = _why_not(change, wanted)
     if (why is not None) != isinstance(told, Refused):
-        raise Broken.because(f"a prefetch of {wanted} pages is {told.kind}, by the rules {why or 'nothing stands against it'}")
+        raise Broken.because(
+            f"a prefetch of {wanted} pages is {told.kind}, by the rules {why or 'nothing stands against it'}"
+        )
     if not isinstance(told, Prefetching):
         return 1
     record = change.after.storage.prefetch(told.id)
@@ -265,7 +267,9 @@ def asked_by_the_rules(change: Change[ops.Prefetch, Prefetching | Refused]) -> i
     room = _pages_to_ask_for(before, change, wanted)
     since = change.op.now if before.rules.prefetch_clock == "submission" else -1
     if (record.asked, len(record.hashes), record.since) != (wanted, room, since) or told.pages != room:
-        raise Broken.because(f"{told.id} asks for {told.pages} pages, {wanted} are missing and there is room for {room}")
+        raise Broken.because(
+            f"{told.id} asks for {told.pages} pages, {wanted} are missing and there is room for {room}"
+        )
     anchor = change.after.row.get(record.anchor, NOWHERE)
     if anchor.hashes[-1:] != change.hashes[len(found) - 1 : len(found)]:
         raise Broken.because(f"{told.id} hangs on node {record.anchor}, where its match does not end")

@@ -68,7 +68,9 @@ def _readers(view: View, pages: tuple[int, ...]) -> set[NodeId | str]:
     return {view.host.held.get(page, FREE)[1] for page in pages}
 
 
-@sometimes("HC-STORE-57", "evict_host", "take_pages", "insert", "write_backup", "load_back", "evict", "poll", "prefetch")
+@sometimes(
+    "HC-STORE-57", "evict_host", "take_pages", "insert", "write_backup", "load_back", "evict", "poll", "prefetch"
+)
 def kept_by_storage(change: Change[Any, Outcome]) -> bool:
     """Host pages were made room for while a node was no leaf only because storage work pins it."""
     before = change.before

@@ -107,7 +107,9 @@ def prefix_keys_are_a_chain(change: Change[Any, Outcome]) -> int:
             raise Broken.because(f"the pages of {effect.id} and those told to come before are not one path")
         expected = record.prefix + record.hashes[:done] if told else ()
         if effect.prefix != expected:
-            raise Broken.because(f"{len(effect.prefix)} hashes are told before {effect.id}, {len(expected)} come before")
+            raise Broken.because(
+                f"{len(effect.prefix)} hashes are told before {effect.id}, {len(expected)} come before"
+            )
     return judged
 
 
@@ -167,7 +169,9 @@ def _must_be_next(view: View, effect: StorageRead | StorageWrite, kind: type) ->
         record.pages[record.done : end],
         record.hashes[record.done : end],
     ):
-        raise Broken.because(f"pages {effect.pages} of {effect.id} are asked for, next are {record.pages[record.done : end]}")
+        raise Broken.because(
+            f"pages {effect.pages} of {effect.id} are asked for, next are {record.pages[record.done : end]}"
+        )
 
 
 # -- the worker's steps -----------------------------------------------------------------------------------------------

@@ -43,9 +43,9 @@ class PoolView:
 
     __slots__ = (
         "claims",
+        "draft",
         "free",
         "held",
-        "draft",
         "listed",
         "name",
         "owner",

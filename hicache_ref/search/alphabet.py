@@ -31,6 +31,10 @@ class Drawing:
     model: Model
     rng: random.Random
     operations: frozenset[str]
+    namespaces: bool = True
+    first_only: bool = False
+    """Of storage operations of one kind only the one submitted first may end."""
+
     told: list[Key] = field(default_factory=list)
     """Keys that were inserted, for asking again."""
 
@@ -47,7 +51,7 @@ class Drawing:
         """A key: a word, or one that was inserted before."""
         if self.told and self.rng.random() < 0.3:
             return self.rng.choice(self.told)
-        return draw_key(self.rng, self.model.profile)
+        return draw_key(self.rng, self.model.profile, namespaces=self.namespaces)
 
     def count(self) -> int:
         """A small number of pages."""
@@ -200,7 +204,9 @@ def _prefetch(d: Drawing) -> Operation | None:
 
 def _record(d: Drawing, stage: str) -> Record | None:
     found = [record for record in d.model.state.storage.records.values() if record.stage == stage]
-    return d.rng.choice(found) if found else None
+    if not found:
+        return None
+    return found[0] if d.first_only else d.rng.choice(found)
 
 
 def _query_done(d: Drawing) -> Operation | None:
@@ -259,12 +265,11 @@ def _abort(d: Drawing) -> Operation | None:
 
 def _attach(d: Drawing) -> Operation | None:
     attached = d.model.state.storage.attached
-    if d.rng.random() > (0.1 if attached else 0.8):
-        return None
-    return _attach_with(d, d.rng.choice(("files", "files", "files", "other")))
+    return attach(d) if d.rng.random() < (0.1 if attached else 0.8) else None
 
 
-def _attach_with(d: Drawing, backend: str) -> Operation:
+def attach(d: Drawing) -> Operation:
+    """A backend is attached with settings of its own; now and then it is another one."""
     settings = StorageSettings(
         prefetch_policy=d.rng.choice(PREFETCH_POLICIES),
         prefetch_threshold=d.rng.choice((1, 1, 2)),
@@ -274,7 +279,7 @@ def _attach_with(d: Drawing, backend: str) -> Operation:
         pass_prefix_keys=d.rng.random() < 0.5,
         draft=d.rng.random() < 0.8,
     )
-    return ops.Attach(settings=settings, backend=backend)
+    return ops.Attach(settings=settings, backend=d.rng.choice(("files", "files", "files", "other")))
 
 
 def _detach(d: Drawing) -> Operation | None:
@@ -439,7 +444,7 @@ def fetch(d: Drawing) -> Iterator[Operation]:
 def _attached(d: Drawing) -> Iterator[Operation]:
     """Storage is attached, where the implementation has it."""
     if not d.model.state.storage.attached and "attach" in d.operations:
-        yield _attach_with(d, "files")
+        yield attach(d)
 
 
 def _fetching(d: Drawing, rid: str, steps: int) -> Iterator[Operation]:

@@ -30,10 +30,10 @@ def words(page_size: int, bigram: bool, extra: str | None) -> tuple[Key, ...]:
     )
 
 
-def draw_key(rng: random.Random, profile: Profile) -> Key:
+def draw_key(rng: random.Random, profile: Profile, *, namespaces: bool = True) -> Key:
     """A word, in the second namespace one time in eight, with half a page more one time in eight."""
     page_size = profile.sizes.page_size
-    extra = NAMESPACES[1] if rng.random() < 0.125 else NAMESPACES[0]
+    extra = NAMESPACES[1] if rng.random() < 0.125 and namespaces else NAMESPACES[0]
     key = rng.choice(words(page_size, profile.bigram, extra))
     if page_size > 1 and rng.random() < 0.125:
         return Key(tokens=key.tokens + (LETTERS[0],) * (page_size // 2), extra=extra)

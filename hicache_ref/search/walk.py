@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from hicache_ref.model import Model
-from hicache_ref.search.alphabet import COMPOSITE, NEEDED, SINGLE, Drawing, invalid, settle
+from hicache_ref.search.alphabet import COMPOSITE, NEEDED, SINGLE, Drawing, attach, invalid, settle
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.operations import OPERATION_TYPES, Operation
 from hicache_ref.vocabulary.outcomes import Outcome
@@ -41,6 +41,12 @@ class Plan:
     steps: int = 100
     invalid_share: float = 0.05
     operations: frozenset[str] = frozenset(OPERATION_TYPES)
+    namespaces: bool = True
+    attach_first: bool = False
+    """Storage is attached by the first step and never again."""
+
+    first_only: bool = False
+    """Of storage operations of one kind only the one submitted first may end."""
 
 
 class Walk:
@@ -50,9 +56,12 @@ class Walk:
         self.stepper = stepper
         self.rng = rng
         self.plan = plan
-        self.drawing = Drawing(stepper.model, rng, plan.operations)
+        self.drawing = Drawing(
+            stepper.model, rng, plan.operations, namespaces=plan.namespaces, first_only=plan.first_only
+        )
         useful = [kind for kind in COMPOSITE if NEEDED.get(kind, "take_pages") in plan.operations]
-        self.kinds = [kind for kind in SINGLE if kind in plan.operations] + useful
+        once = {"attach"} if plan.attach_first else set()
+        self.kinds = [kind for kind in SINGLE if kind in plan.operations - once] + useful
         weights = [KIND_WEIGHT.get(kind, 1.0) for kind in self.kinds]
         if swarm:
             weights = [rng.choice(SWARM_WEIGHTS) for _ in self.kinds]
@@ -90,6 +99,8 @@ class Walk:
 
     def run(self) -> int:
         """All steps were made, then everything was settled and audited; returns how many steps that took."""
+        if self.plan.attach_first:
+            self.stepper.step(attach(self.drawing))
         for _ in range(self.plan.steps):
             self.drawing.model = self.stepper.model
             self.stepper.step(self.draw())
@@ -108,6 +119,8 @@ def draw_profile(
     fixed_sizes: bool = False,
     evictions: tuple[EvictionPolicy, ...] = EVICTION_POLICIES,
     page_sizes: tuple[int, ...] = (1, 2),
+    bigram: bool = True,
+    draft: bool = True,
 ) -> Profile:
     """`base` with what its users configure drawn anew: write policy, threshold, eviction policy, sizes, key mode."""
     rules = base.rules.model_copy(
@@ -128,5 +141,10 @@ def draw_profile(
         }
     )
     return base.model_copy(
-        update={"rules": rules, "sizes": sizes, "bigram": rng.random() < 0.1, "draft": rng.random() < 0.25}
+        update={
+            "rules": rules,
+            "sizes": sizes,
+            "bigram": rng.random() < 0.1 and bigram,
+            "draft": rng.random() < 0.25 and draft,
+        }
     )

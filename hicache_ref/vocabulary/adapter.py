@@ -40,6 +40,17 @@ class Description(Frozen):
     """Eviction policies that it offers; None: all."""
 
     page_sizes: tuple[int, ...] = (1, 2)
+    bigram: bool = True
+    """Whether keys of token pairs can be used; likewise namespaces and a draft pool."""
+
+    namespaces: bool = True
+    draft: bool = False
+    storage_from_start: bool = False
+    """Whether storage is attached before anything else happens, or never."""
+
+    storage_order: Literal["any", "first"] = "any"
+    """Which of the storage operations of one kind may end next: any, or the one submitted first."""
+
     events: bool = False
 
 

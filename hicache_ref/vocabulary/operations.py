@@ -287,3 +287,8 @@ OPERATION_TYPES: dict[str, type[Frozen]] = {
         Attach, Detach, ClearStorage, SetWritePolicy, Audit, Reset,
     )
 }  # fmt: skip
+
+STORAGE_OPERATIONS = frozenset(
+    {"prefetch", "query_done", "read_done", "write_done", "progress", "abort", "attach", "detach", "clear_storage"}
+)
+"""Operations that need the third tier."""

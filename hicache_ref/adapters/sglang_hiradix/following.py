@@ -2,15 +2,10 @@
 
 from hicache_ref.adapters.sglang_hiradix.traits import Traits
 from hicache_ref.vocabulary.adapter import AdapterError, Description
-from hicache_ref.vocabulary.operations import OPERATION_TYPES
+from hicache_ref.vocabulary.operations import OPERATION_TYPES, STORAGE_OPERATIONS
 from hicache_ref.vocabulary.profile import RULES, Profile, Rules
 
 NAME = "sglang-hiradix"
-
-OF_STORAGE = frozenset(
-    {"prefetch", "query_done", "read_done", "write_done", "progress", "abort", "attach", "detach", "clear_storage"}
-)
-"""Operations that need a storage backend."""
 
 KEPT_BY_CALLER: frozenset[str] = frozenset()
 """Requirements that the caller keeps (allocation, forward passes): a pass says nothing about upstream."""
@@ -31,7 +26,7 @@ def describe(traits: Traits, version: str, *, storage: bool, events: bool) -> De
     # The write policy has no call of its own: from 0.5.9 an attach may change it, while nothing at all runs.
     missing = {"copy_failed", "set_write_policy"}
     if not storage:
-        missing |= OF_STORAGE
+        missing |= STORAGE_OPERATIONS
     if not traits.attaches:
         missing |= {"detach"}
     if not hasattr(traits.cache, "release_aborted_request"):
@@ -49,6 +44,10 @@ def describe(traits: Traits, version: str, *, storage: bool, events: bool) -> De
         unobservable=UNOBSERVABLE | (NATIVE_HASH_UNSEEN if traits.hashes_natively else {}),
         evictions=traits.evictions,
         page_sizes=PAGE_SIZES,
+        bigram=traits.has_bigrams,
+        namespaces=traits.has_bigrams,
+        storage_from_start=storage and not traits.attaches,
+        storage_order="first",
         events=events,
     )
 

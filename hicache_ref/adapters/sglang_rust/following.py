@@ -3,7 +3,7 @@
 from typing import get_args
 
 from hicache_ref.vocabulary.adapter import AdapterError, Description
-from hicache_ref.vocabulary.operations import OPERATION_TYPES
+from hicache_ref.vocabulary.operations import OPERATION_TYPES, STORAGE_OPERATIONS
 from hicache_ref.vocabulary.profile import RULES, EvictionPolicy, Profile, Rules
 
 VERSION = "0.5.23"
@@ -22,7 +22,7 @@ DESCRIPTION = Description(
     version=VERSION,
     level="tree",
     profile=PROFILE,
-    operations=frozenset(OPERATION_TYPES) - {"copy_failed"},
+    operations=frozenset(OPERATION_TYPES) - STORAGE_OPERATIONS - {"copy_failed"},
     invalid="dies",
     ours=KEPT_BY_CALLER,
     unobservable=UNOBSERVABLE,
