@@ -38,6 +38,18 @@ OTHER: dict[str, object] = {
     "evict_host_for_hopeless": True,
     "last_host_node": "best",
     "event_namespace": False,
+    "eviction_asks": "need",
+    "commit_adopts": False,
+    "prefetch_allocation": "before",
+    "prefetch_clock": "first_poll",
+    "prefetch_capacity": "host_minus_device",
+    "prefetch_progress": "live",
+    "prefetch_commit": "progress",
+    "cancelled_query": "goes_on",
+    "give_back": "queued",
+    "storage_retries": 1,
+    "attach_offers": False,
+    "hash_namespace": False,
 }
 SETTING: dict[str, dict[str, object]] = {
     "slru_protected_threshold": {"eviction": "slru"},
@@ -47,6 +59,8 @@ SETTING: dict[str, dict[str, object]] = {
     "revive_counts_hit": {"eviction": "lfu"},
     "hit_counts_again_for_same_request": {"write_through_threshold": 2},
     "write_back_copy": {"write_policy": "write_back"},
+    "commit_adopts": {"write_through_threshold": 2},
+    "cancelled_query": {"prefetch_allocation": "before"},
 }
 
 
