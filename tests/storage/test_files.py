@@ -276,7 +276,7 @@ def test_files_are_nearly_as_fast_as_plain_loops(tmp_path: Path) -> None:
     """Goal: checked pages cost little: at least 0.85 of a loop that checks nothing. Method: the best of three tries."""
     tries = []
     for _ in range(3):
-        tries.append([row.ratio for row in files_against_plain(tmp_path)])
+        tries.append([row.ratio for row in files_against_plain(tmp_path, rounds=5)])
         if min(tries[-1]) >= 0.85:
             break
         time.sleep(1)
