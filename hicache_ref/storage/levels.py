@@ -23,6 +23,9 @@ class HostPool(Protocol):
     page_size: int
     """Tokens a page; 1 for pools of state."""
 
+    memory: Buffer
+    """All pages, in one piece, that stays where it is."""
+
     def views(self, page: Page) -> Sequence[Buffer]:
         """The page's objects, in the order of `object_keys`."""
 
@@ -77,7 +80,7 @@ class HiCacheObject:
 
     def register_mem_pool_host(self, mem_pool_host: HostPool) -> None:
         """`_v1` calls read and write the pages of this pool."""
-        self._pools[KV_POOL] = mem_pool_host
+        self.register_mem_host_pool_v2(mem_pool_host, KV_POOL)
 
     def batch_get_v1(
         self, keys: Sequence[PageHash], host_indices: Sequence[int], extra_info: object = None
@@ -96,6 +99,9 @@ class HiCacheObject:
     def register_mem_host_pool_v2(self, host_pool: HostPool, host_pool_name: str) -> None:
         """`_v2` calls for pool `host_pool_name` read and write the pages of this pool."""
         self._pools[host_pool_name] = host_pool
+        # Some stores move registered memory without a copy.
+        if callable(register := getattr(self._backend, "register", None)):
+            register(host_pool.memory)
 
     def batch_exists_v2(self, keys: Sequence[PageHash], pool_transfers: Sequence[PoolTransfer] = (),
                         extra_info: object = None) -> PoolHits:  # fmt: skip

@@ -20,6 +20,7 @@ from hicache_ref.storage.config import StorageConfig, sglang_file_name, sglang_k
 from hicache_ref.storage.files import FilesBackend, FilesOptions
 from hicache_ref.storage.speed import files_against_plain
 from tests.storage.pages import get, put
+from tests.storage.servers import need
 
 PAGE = Random(0).randbytes(4096)
 KEY = "ab" * 32 + "_model_0_1_0123456789abcdef"
@@ -51,6 +52,7 @@ DAMAGE: dict[str, Any] = {
 @pytest.mark.parametrize("what", DAMAGE)
 def test_a_damaged_file_is_a_miss_and_heals(tmp_path: Path, what: str, checksum: files.Checksum) -> None:
     """Goal: HC-STORE-24, never wrong bytes. Method: each kind of damage; then the key is put again."""
+    need(checksum != "xxh3" or files.xxhash is not None, "xxhash", "the faster seal")
     backend = FilesBackend(tmp_path, FilesOptions(checksum=checksum))
     put(backend, {KEY: PAGE})
     path = object_file(tmp_path)
@@ -99,6 +101,7 @@ def test_what_this_installation_cannot_check_is_a_miss_and_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: no bytes unchecked, none destroyed. Method: a file sealed with xxh3, read where xxhash is not installed."""
+    need(files.xxhash is not None, "xxhash", "what is done with seals that cannot be checked")
     put(FilesBackend(tmp_path, FilesOptions(checksum="xxh3")), {KEY: PAGE})
     with monkeypatch.context() as without:
         without.setattr(files, "xxhash", None)
@@ -274,9 +277,10 @@ def test_clear_leaves_what_is_not_ours(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_files_are_nearly_as_fast_as_plain_loops(tmp_path: Path) -> None:
     """Goal: checked pages cost little: at least 0.85 of a loop that checks nothing. Method: the best of three tries."""
+    need(files.xxhash is not None, "xxhash", "the speed of checked files")
     tries = []
     for _ in range(3):
-        tries.append([row.ratio for row in files_against_plain(tmp_path)])
+        tries.append([row.ratio for row in files_against_plain(tmp_path, rounds=5)])
         if min(tries[-1]) >= 0.85:
             break
         time.sleep(1)

@@ -23,7 +23,7 @@ class HostPages:
 
     def __init__(self, pages: int, page_size: int = 2, objects: int = 1) -> None:
         self.page_size = page_size
-        self.memory = bytearray(pages * SIZE)
+        self.memory = memoryview(bytearray(pages * SIZE))
         self._objects = objects
 
     def views(self, page: int) -> Sequence[Buffer]:
@@ -32,7 +32,7 @@ class HostPages:
 
     def page(self, page: int) -> Buffer:
         """The bytes of a page."""
-        return memoryview(self.memory)[page * SIZE : (page + 1) * SIZE]
+        return self.memory[page * SIZE : (page + 1) * SIZE]
 
 
 def page(number: int) -> bytes:
@@ -159,3 +159,26 @@ def test_mistakes_of_the_caller_are_told() -> None:
     store.close()
     with pytest.raises(StorageClosed):
         store.exists(HASHES[0])
+
+
+class Registers(MemoryBackend):
+    """A store that wants to know the memory that pages lie in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.registered: list[Buffer] = []
+
+    def register(self, pool: Buffer) -> None:
+        """The memory is known."""
+        self.registered.append(pool)
+
+
+def test_a_store_learns_the_host_memory() -> None:
+    """Goal: pages are moved without a copy where that can be. Method: two pools, registered with such a store."""
+    backend = Registers()
+    store = HiCacheObject(backend, CONFIG)
+    pools = [HostPages(2), HostPages(1, page_size=1)]
+    store.register_mem_pool_host(pools[0])
+    store.register_mem_host_pool_v2(pools[1], "mamba")
+
+    assert [pool.memory for pool in pools] == backend.registered

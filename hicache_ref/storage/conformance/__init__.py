@@ -8,6 +8,7 @@ what it stored stays there.
 import threading
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from uuid import uuid4
@@ -82,15 +83,18 @@ def check(subject: Subject, terms: Terms = Terms(CONFIG), only: Collection[str] 
     for rule in sorted(RULES.values(), key=attrgetter("id")):
         if only and rule.id not in only:
             continue
-        result = _tried(rule, Kit(subject, opened, f"{run}/{rule.id}", terms), terms.timeout)
+        result = _tried(rule, Kit(subject, opened, rule.id, run, terms), terms.timeout)
         results.append(result)
         if result.broken == _silence(terms.timeout):
             # Who hangs once will hang again, and what hangs cannot be closed.
             break
     else:
-        if terms.clear:
-            opened.clear()
-        opened.close()
+        # What goes wrong with these is found by the rules about them.
+        with suppress(Exception):
+            if terms.clear:
+                opened.clear()
+        with suppress(Exception):
+            opened.close()
     return Report(url=subject.url, seed=terms.seed, seconds=round(time.monotonic() - began, 3), results=tuple(results))
 
 
@@ -112,10 +116,12 @@ def _tried(rule: Rule, kit: Kit, timeout: float) -> Result:
     thread = threading.Thread(target=judge, daemon=True)
     thread.start()
     seen = -1
-    while thread.is_alive() and seen != kit.log.events:
-        seen = kit.log.events
-        thread.join(timeout)
-    kit.end(hung=not came)
+    try:
+        while thread.is_alive() and seen != kit.log.events:
+            seen = kit.log.events
+            thread.join(timeout)
+    finally:
+        kit.end(hung=not came)
     return _result(rule.id, came[0] if came else Broken(_silence(timeout)), kit, time.monotonic() - began)
 
 

@@ -158,7 +158,7 @@ def _told(items: Sequence[object]) -> str:
 class Kit:
     """A rule's means: keys and pages of its own, handles that are closed behind it, processes that are ended."""
 
-    def __init__(self, subject: Subject, opened: Backend, name: str, terms: "Terms") -> None:
+    def __init__(self, subject: Subject, opened: Backend, rule: str, run: str, terms: Terms) -> None:
         self.subject = subject
         self.names_by_config = bool(getattr(opened, "names_by_config", False))
         """Whether the store makes its own names from the configuration, as SGLang's do; else the kit does."""
@@ -170,9 +170,10 @@ class Kit:
         self.main = Watched(opened, self.log)
         """The handle that stays open."""
 
-        self.random = random.Random(f"{terms.seed}/{name}")
+        self.random = random.Random(f"{terms.seed}/{rule}")
         self._seed = terms.seed
-        self._name = name
+        # Keys are new in each run, for what was put once stays; order and moments follow from the seed.
+        self._name = f"{run}/{rule}"
         self._handles: list[Watched] = []
         self._peers: list[Peer] = []
 
@@ -194,6 +195,7 @@ class Kit:
         self.log.began("open")
         peer = Peer(self.subject.guest_url, self.config)
         self._peers.append(peer)
+        peer.greet()
         return peer
 
     def end(self, *, hung: bool = False) -> None:

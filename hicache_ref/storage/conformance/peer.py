@@ -23,7 +23,7 @@ def page_bytes(seed: int, name: str, size: int) -> bytes:
 
 
 class Peer:
-    """A process that runs `child`. Raises StorageError where it does not open the store, or is gone."""
+    """A process that runs `child`. Raises StorageError where it is gone."""
 
     def __init__(self, url: str, config: StorageConfig) -> None:
         ours = str(Path(__file__).parents[3])
@@ -35,6 +35,9 @@ class Peer:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._words, text=True,
             env={**os.environ, "PYTHONPATH": path},
         )  # fmt: skip
+
+    def greet(self) -> None:
+        """It has the store open. Raises StorageError where that failed."""
         self.heard()
 
     def tell(self, **order: Any) -> None:
