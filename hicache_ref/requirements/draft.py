@@ -109,8 +109,9 @@ def draft_comes_with_its_page(change: Change[ops.ReadDone, Done]) -> int:
     op, before, after = change.op, change.before, change.after
     if not before.profile.draft:
         return 0
-    record = before.storage.records[op.id]
-    assert isinstance(record, PrefetchReading)
+    record = before.storage.records.get(op.id)
+    if not isinstance(record, PrefetchReading):
+        return 0
     expected = before.host.draft.copy()
     for at in range(op.pages):
         place = record.done + at
@@ -124,10 +125,9 @@ def draft_comes_with_its_page(change: Change[ops.ReadDone, Done]) -> int:
 def missing_draft_costs_nothing(change: Change[ops.ReadDone | ops.WriteDone, Done]) -> int:
     """Where draft pages are missing, the pages of the batch are in place and counted all the same."""
     op, before, after = change.op, change.before, change.after
-    if not before.profile.draft or op.draft == op.pages:
+    was, now = before.storage.records.get(op.id), after.storage.records.get(op.id)
+    if not before.profile.draft or op.draft == op.pages or not isinstance(was, PrefetchReading | BackupWriting):
         return 0
-    was, now = before.storage.records[op.id], after.storage.records.get(op.id)
-    assert isinstance(was, PrefetchReading | BackupWriting)
     end = was.done + op.pages
     counted = now.done if isinstance(now, Reading | Backup) else None
     if counted != end or after.host.contents(was.pages[was.done : end]) != was.hashes[was.done : end]:
@@ -139,8 +139,9 @@ def missing_draft_costs_nothing(change: Change[ops.ReadDone | ops.WriteDone, Don
 def draft_is_believed_stored(change: Change[ops.WriteDone, Done]) -> int:
     """A batch written makes exactly the draft pages that were put believed stored."""
     op, was, now = change.op, change.before.storage, change.after.storage
-    record = was.records[op.id]
-    assert isinstance(record, BackupWriting)
+    record = was.records.get(op.id)
+    if not isinstance(record, BackupWriting):
+        return 0
     put = record.hashes[record.done : record.done + op.draft]
     if now.believed_draft != was.believed_draft.union(() if record.cleared else put):
         raise Broken.because(f"{op.draft} draft pages of {op.id} were put, others are believed stored")

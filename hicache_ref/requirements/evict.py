@@ -205,7 +205,7 @@ def no_is_well_founded(change: Change[TakePages | LoadBack, Refused]) -> int:
 
 
 def _keepers(view: View, path: set[NodeId]) -> set[str]:
-    """The storage work that keeps leaves, but those of a path to be loaded, from being dropped: it pins what is below."""
+    """The storage work that keeps leaves, but those of a path to be loaded, from being dropped by pinning below."""
     if not view.storage_pins:
         return set()
     leaves = device_leaves(view) - path

@@ -64,7 +64,7 @@ def reset_is_fresh(change: Change[Reset, Done]) -> int:
 
 @step("HC-LIFE-06", "reset", "detach", told=("refused",))
 def refused_closes_storage_work(change: Change[Reset | Detach, Refused]) -> int:
-    """What has to be waited for is named, all other storage work is over, and the cache and its storage are as before."""
+    """What has to be waited for is named, all other storage work is over, and all else is as before."""
     before, after, told = change.before, change.after, change.told
     waiting = (
         at_work(before) if isinstance(change.op, Reset) else [n for n in at_work(before) if n in before.storage.records]
@@ -103,7 +103,7 @@ def attach_is_whole(change: Change[Attach, Done | Refused]) -> int:
 
 @step("HC-LIFE-08", "detach", told=("done",))
 def detach_leaves_nothing(change: Change[Detach, Done]) -> int:
-    """Nothing of storage is left, nothing of it touches a page, and the cache is as before; also if none was attached."""
+    """Nothing of storage is left or touches a page, and the cache is as before; also if none was attached."""
     before, after = change.before, change.after
     running = [name for name in at_work(before) if name in before.storage.records]
     if running:

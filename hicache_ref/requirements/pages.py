@@ -18,9 +18,8 @@ def _claims(view: View, pool: PoolView) -> list[tuple[Pages, Owner]]:
     if pool is view.device:
         claims.extend((request.pages, ("request", request.id)) for request in view.requests.values())
         return claims
-    for record in map(view.storage.prefetch, view.storage.open.values()):
-        if record is not None:
-            claims.append((record.pages, ("prefetch", record.id)))
+    waiting = filter(None, map(view.storage.prefetch, view.storage.open.values()))
+    claims.extend((record.pages, ("prefetch", record.id)) for record in waiting)
     claims.append((tuple(view.storage.release), ("queue", "")))
     return claims
 

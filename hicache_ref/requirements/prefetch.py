@@ -211,8 +211,9 @@ def takes_draft(view: View) -> bool:
 def answer_is_taken(change: Change[ops.QueryDone, Done]) -> int:
     """What storage has is left to read; pages taken before for the rest, or for too little, wait for release."""
     op, before, after = change.op, change.before, change.after
-    was, now = before.storage.records[op.id], after.storage.records.get(op.id)
-    assert isinstance(was, PrefetchQueued)
+    was, now = before.storage.records.get(op.id), after.storage.records.get(op.id)
+    if not isinstance(was, PrefetchQueued):
+        return 0
     unheard = op.raised or (was.cancelled and before.rules.cancelled_query == "answers_0")
     hits = 0 if unheard else op.hits
     kept = hits if hits >= threshold(before) or not was.pages else 0
@@ -229,8 +230,9 @@ def answer_is_taken(change: Change[ops.QueryDone, Done]) -> int:
 def batch_is_exact(change: Change[ops.ReadDone, Done]) -> int:
     """The pages of the batch hold what they should, no other page changed, and the reading ends where it must."""
     op, before, after = change.op, change.before, change.after
-    was, now = before.storage.records[op.id], after.storage.records.get(op.id)
-    assert isinstance(was, PrefetchReading)
+    was, now = before.storage.records.get(op.id), after.storage.records.get(op.id)
+    if not isinstance(was, PrefetchReading):
+        return 0
     end = was.done + op.pages
     stamp = before.host.stamp.copy()
     for page, digest in zip(was.pages[was.done : end], was.hashes[was.done : end], strict=True):
@@ -250,7 +252,7 @@ def batch_is_exact(change: Change[ops.ReadDone, Done]) -> int:
 
 @step("HC-PREF-15", "prefetch")
 def asked_by_the_rules(change: Change[ops.Prefetch, Prefetching | Refused]) -> int:
-    """A prefetch is refused for the reasons that the rules name and for no other; else it asks for all that is missing."""
+    """A prefetch is refused for the reasons that the rules name and no other; else it asks for all that is missing."""
     before, told = change.before, change.told
     found = before.cached(change.hashes)
     wanted = len(change.hashes) - len(found)

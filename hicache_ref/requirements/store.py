@@ -198,8 +198,9 @@ def error_costs_one_operation(change: Change[Report, Done]) -> int:
 def write_goes_on(change: Change[ops.WriteDone, Done]) -> int:
     """A write counts what was put, goes on after a whole batch, and ends with the last or the first cut short."""
     op, before, after = change.op, change.before, change.after
-    was, now = before.storage.records[op.id], after.storage.records.get(op.id)
-    assert isinstance(was, BackupWriting)
+    was, now = before.storage.records.get(op.id), after.storage.records.get(op.id)
+    if not isinstance(was, BackupWriting):
+        return 0
     done = was.done + op.pages
     over = op.raised or op.pages < batch_size(before, op.id) or done == len(was.pages)
     if not isinstance(now, BackupEnded if over else BackupWriting) or (now.done, now.pages) != (done, was.pages):

@@ -75,7 +75,7 @@ class Sweep:
         self._replay(change.what.victims)
 
     def _take_op(self) -> None:
-        """What the operation itself did before its first eviction: it pinned its path or anchor, or revived its path."""
+        """What the operation did before its first eviction: it pinned its path or anchor, or revived its path."""
         op = self.change.op
         if isinstance(op, LoadBack):
             for row, _ in self.before.cached(self.change.hashes):

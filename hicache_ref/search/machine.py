@@ -15,7 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from hicache_ref.model import Model, State
 from hicache_ref.model.chooser import POLICY, DrawnChooser
 from hicache_ref.requirements import Checker
-from hicache_ref.search.alphabet import COMPOSITE, SINGLE, Drawing, invalid, settle
+from hicache_ref.search.alphabet import SINGLE, invalid
+from hicache_ref.search.composites import COMPOSITE, settle
+from hicache_ref.search.drawing import Drawing
 from hicache_ref.search.finding import Finding, Found, Recorded
 from hicache_ref.search.minimise import minimise
 from hicache_ref.search.stepping import ModelStepper

@@ -7,7 +7,10 @@ from itertools import accumulate
 from typing import Protocol
 
 from hicache_ref.model import Model
-from hicache_ref.search.alphabet import COMPOSITE, NEEDED, SINGLE, Drawing, attach, invalid, settle
+from hicache_ref.search.alphabet import SINGLE, invalid
+from hicache_ref.search.composites import COMPOSITE, NEEDED, settle
+from hicache_ref.search.drawing import Drawing
+from hicache_ref.search.storing import attach
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.operations import OPERATION_TYPES, Operation
 from hicache_ref.vocabulary.outcomes import Outcome

@@ -14,7 +14,7 @@ import pytest
 from hicache_ref.model import Model, State, clone, fresh
 from hicache_ref.model.canonical import canonical
 from hicache_ref.model.state import PageRef, Part
-from hicache_ref.search.alphabet import RECEIPTS, REQUESTS
+from hicache_ref.search.drawing import RECEIPTS, REQUESTS
 from hicache_ref.search.moves import Moves
 from hicache_ref.search.scopes import SCOPES, Scope
 from hicache_ref.search.walk import Plan, Walk

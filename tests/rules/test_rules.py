@@ -33,7 +33,7 @@ def test_presets_are_found_by_name(preset: str) -> None:
 
 def test_unknown_profile_names_the_known_ones() -> None:
     """Goal: a typo is answered with the names. Method: ask for one that is not there."""
-    with pytest.raises(ValueError, match="unknown profile 'sglang-0.4'.*sglang-0.5.23"):
+    with pytest.raises(ValueError, match=r"unknown profile 'sglang-0\.4'.*sglang-0\.5\.23"):
         profile_named("sglang-0.4")
 
 

@@ -1,0 +1,211 @@
+"""Composites: kinds of steps that are several operations, for single steps starve the tree.
+
+A composite yields one operation after the other and looks at the state in between; a walk may cut it off anywhere.
+"""
+
+from collections.abc import Iterator
+
+from hicache_ref.model.records import BackupWriting, PrefetchReading
+from hicache_ref.search.alphabet import copy_failed, forward_done, forward_for, insert_of, load_back, poll
+from hicache_ref.search.drawing import REQUESTS, Composite, Drawing
+from hicache_ref.search.storing import answer, attach, batch, query_done, read_done
+from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.keys import Key
+from hicache_ref.vocabulary.operations import Operation
+
+
+def request(d: Drawing) -> Iterator[Operation]:
+    """A prompt from start to end: pages, a pass over what is not resident, insert; now and then its next chunk."""
+    yield from request_for(d, d.key())
+
+
+def request_for(d: Drawing, key: Key) -> Iterator[Operation]:
+    """As `request`, for this key."""
+    rid, pages = d.free_request(), d.model.pages(key)
+    if rid is None or not pages:
+        return
+    resident = len(d.model.resident_pages(pages, key.extra))
+    yield ops.TakePages(rid=rid, n=len(pages) - min(resident, len(pages) - 1))
+    if rid in d.model.state.requests and d.model.state.requests[rid].key is None:
+        forward = forward_for(d, rid, key)
+        if forward is not None:
+            yield forward
+    if rid in d.model.state.passes and d.rng.random() < 0.8:
+        yield ops.ForwardDone(rid=rid)
+    if rid in d.model.state.requests and d.model.state.requests[rid].key is not None:
+        insert = insert_of(d, rid)
+        if insert is not None:
+            yield insert
+
+
+def settle(d: Drawing) -> Iterator[Operation]:
+    """Every pass, copy and storage operation ends, well where it can, and is applied."""
+    while True:
+        op = _next_end(d)
+        if op is None:
+            return
+        yield op
+
+
+def _next_end(d: Drawing) -> Operation | None:
+    """What is next on the way to a state in which nothing is pending."""
+    state = d.model.state
+    for ticket in d.ending():
+        return ops.CopyFailed(ticket=ticket.id) if ticket.doomed else ops.CopyDone(ticket=ticket.id)
+    done = forward_done(d)
+    if done is not None:
+        return done
+    for record in state.storage.records.values():
+        if record.stage == "queued":
+            return answer(d, record)
+        if isinstance(record, PrefetchReading):
+            return batch(d, ops.ReadDone, record, good=1.0)
+        if isinstance(record, BackupWriting):
+            return batch(d, ops.WriteDone, record, good=1.0)
+    storage = state.storage
+    ended = len(state.tickets) + len(storage.answers) + len(storage.reads) + len(storage.writes) + len(storage.release)
+    if ended:
+        return _apply_all(ended)
+    for rid in storage.open:
+        return ops.Progress(rid=rid, now=d.now)
+    return None
+
+
+def _apply_all(count: int) -> Operation:
+    return ops.Poll(backups=count, loads=count, answers=count, reads=count, writes=count, releases=count)
+
+
+def flush(d: Drawing) -> Iterator[Operation]:
+    """All is settled, then everything that can leaves the device."""
+    yield from settle(d)
+    if d.model.state.device_leaves:
+        yield ops.Evict(n=d.model.profile.sizes.device_pages)
+
+
+def reload(d: Drawing) -> Iterator[Operation]:
+    """What left the device is asked for again and loaded, sometimes without success."""
+    yield from flush(d)
+    load = load_back(d)
+    if load is not None:
+        yield ops.LoadBack(key=load.key) if isinstance(load, ops.LoadBack) else load
+    if d.rng.random() < 0.7:
+        yield from request(d)
+    if d.rng.random() < 0.3 and "copy_failed" in d.operations:
+        failed = copy_failed(d)
+        if failed is not None:
+            yield failed
+    yield from settle(d)
+
+
+def fetch(d: Drawing) -> Iterator[Operation]:
+    """What was written to storage has left both tiers, and is asked for again; the request may not wait for it."""
+    yield from _attached(d)
+    if not d.model.state.storage.attached or not d.told:
+        return
+    yield from settle(d)
+    if d.model.state.device_leaves:
+        yield ops.Evict(n=d.model.profile.sizes.device_pages)
+    if d.model.state.host_leaves and d.rng.random() < 0.8:
+        yield ops.EvictHost(n=d.rng.randint(1, d.model.profile.sizes.host_pages))
+    rid = d.rng.choice(REQUESTS[:2])
+    yield ops.Prefetch(rid=rid, key=d.rng.choice(d.told), now=d.now)
+    for _ in range(8):
+        op = query_done(d) or poll(d) if d.rng.random() < 0.5 else read_done(d) or poll(d)
+        if op is not None:
+            yield op
+        if d.rng.random() < 0.2:
+            yield ops.Progress(rid=rid, now=d.now)
+    yield ops.Progress(rid=rid, now=d.now)
+
+
+def _attached(d: Drawing) -> Iterator[Operation]:
+    """Storage is attached, where the implementation has it."""
+    if not d.model.state.storage.attached and "attach" in d.operations:
+        yield attach(d)
+
+
+def _fetching(d: Drawing, rid: str, steps: int) -> Iterator[Operation]:
+    """The open prefetch of the request goes on for some steps, well mostly; what has ended is polled now and then."""
+    for _ in range(steps):
+        storage = d.model.state.storage
+        record = storage.records.get(storage.open.get(rid, ""))
+        if record is None:
+            return
+        if record.stage == "queued":
+            yield ops.QueryDone(id=record.id, hits=len(record.hashes))
+        elif isinstance(record, PrefetchReading) and d.rng.random() < 0.7:
+            yield batch(d, ops.ReadDone, record, good=0.8)
+        else:
+            yield ops.Poll(answers=1, reads=d.rng.randint(0, 2))
+
+
+def overtake(d: Drawing) -> Iterator[Operation]:
+    """A prompt is computed while it is fetched, so that the commit meets what is there by then."""
+    yield from _attached(d)
+    rid, key = d.rng.choice(REQUESTS[:2]), d.key()
+    yield ops.Prefetch(rid=rid, key=key, now=d.now)
+    yield from _fetching(d, rid, d.rng.randint(1, 4))
+    yield from request_for(d, key)
+    yield from _fetching(d, rid, d.rng.randint(1, 4))
+    yield ops.Progress(rid=rid, now=d.now)
+
+
+def stake(d: Drawing) -> Iterator[Operation]:
+    """A prefetch hangs on a node whose own backup ends, badly at times, while pages are read below it."""
+    yield from _attached(d)
+    key, rid = d.key(), d.rng.choice(REQUESTS[:2])
+    anchor = _cut(d, key, 1)
+    yield from request_for(d, anchor)
+    node = d.model.node_at(anchor)
+    if node is None:
+        return
+    if node.host is None:
+        yield ops.WriteBackup(key=anchor)
+    yield ops.Prefetch(rid=rid, key=key, now=d.now)
+    yield from _fetching(d, rid, d.rng.randint(2, 5))
+    ticket = d.pick([each.id for each in d.ending() if each.to == "host"])
+    if ticket is not None:
+        yield ops.CopyFailed(ticket=ticket) if d.rng.random() < 0.7 else ops.CopyDone(ticket=ticket)
+    yield ops.Poll(backups=2)
+    yield ops.Poll(reads=3)
+    yield ops.Progress(rid=rid, now=d.now)
+
+
+def grow(d: Drawing) -> Iterator[Operation]:
+    """A prompt grows turn by turn; each turn is backed up and put into storage, often cut short or in vain."""
+    yield from _attached(d)
+    key = d.key()
+    for turn in range(1, len(d.model.pages(key)) + 1):
+        prompt = _cut(d, key, turn)
+        yield from request_for(d, prompt)
+        node = d.model.node_at(prompt)
+        if node is not None and node.host is None:
+            yield ops.WriteBackup(key=prompt)
+        for ticket in d.ending():
+            yield ops.CopyDone(ticket=ticket.id)
+        yield ops.Poll(backups=4)
+        for record in list(d.model.state.storage.records.values()):
+            if isinstance(record, BackupWriting):
+                yield batch(d, ops.WriteDone, record, good=0.4)
+        yield ops.Poll(writes=4)
+
+
+def _cut(d: Drawing, key: Key, pages: int) -> Key:
+    """The first pages of the key."""
+    tokens = pages * d.model.profile.sizes.page_size + d.model.profile.bigram
+    return key.model_copy(update={"tokens": key.tokens[:tokens]})
+
+
+COMPOSITE: dict[str, Composite] = {
+    "fetch": fetch,
+    "overtake": overtake,
+    "stake": stake,
+    "grow": grow,
+    "request": request,
+    "settle": settle,
+    "flush": flush,
+    "reload": reload,
+}
+
+NEEDED: dict[str, str] = {"fetch": "prefetch", "overtake": "prefetch", "stake": "prefetch", "grow": "write_done"}
+"""Composites that are of use only where the implementation has this operation."""

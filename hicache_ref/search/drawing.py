@@ -1,0 +1,73 @@
+"""What a drawing function sees: the model's state, a source of chance, and names that are few enough to meet again."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from hicache_ref.model import Model
+from hicache_ref.model.state import Node, Ticket
+from hicache_ref.search.keys import draw_key
+from hicache_ref.vocabulary.ids import ROOT
+from hicache_ref.vocabulary.keys import Key
+from hicache_ref.vocabulary.operations import Operation
+
+REQUESTS = ("r0", "r1", "r2")
+RECEIPTS = ("a", "b", "c")
+
+
+@dataclass
+class Drawing:
+    """What a drawing function sees."""
+
+    model: Model
+    rng: random.Random
+    operations: frozenset[str]
+    namespaces: bool = True
+    first_only: bool = False
+    """Of storage operations of one kind only the one submitted first may end."""
+
+    told: list[Key] = field(default_factory=list)
+    """Keys that were inserted, for asking again."""
+
+    clock: int = 0
+    """The time of the outside world, in milliseconds."""
+
+    @property
+    def now(self) -> int:
+        """A moment a little or a long time after the last one."""
+        self.clock += self.rng.choice((0, 100, 600, 2000))
+        return self.clock
+
+    def key(self) -> Key:
+        """A key: a word, or one that was inserted before."""
+        if self.told and self.rng.random() < 0.3:
+            return self.rng.choice(self.told)
+        return draw_key(self.rng, self.model.profile, namespaces=self.namespaces)
+
+    def count(self) -> int:
+        """A small number of pages."""
+        return self.rng.randint(1, 3)
+
+    def free_request(self) -> str | None:
+        """A request name that is not in use."""
+        state = self.model.state
+        return self.pick([r for r in REQUESTS if r not in state.requests and r not in state.passes])
+
+    def pick(self, names: list[str]) -> str | None:
+        """One of them, or None."""
+        return self.rng.choice(names) if names else None
+
+    def node(self, wanted: Callable[[Node], bool]) -> Key | None:
+        """The key of a node below the root that is wanted."""
+        nodes = [node for node in self.model.state.nodes.values() if node.id != ROOT and wanted(node)]
+        return self.model.key_of(self.rng.choice(nodes)) if nodes else None
+
+    def ending(self) -> list[Ticket]:
+        """The running copies that could end now, well or not."""
+        model = self.model
+        running = [ticket for ticket in model.state.tickets.values() if ticket.good is None]
+        return [ticket for ticket in running if ticket.doomed or not model.waits_for(ticket)]
+
+
+Draw = Callable[[Drawing], Operation | None]
+Composite = Callable[[Drawing], Iterator[Operation]]

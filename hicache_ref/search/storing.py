@@ -1,0 +1,101 @@
+"""Steps of the storage tier, drawn: what is asked of it, and what the world reports of it."""
+
+from hicache_ref.model.records import BackupWriting, PrefetchReading, Record
+from hicache_ref.search.drawing import REQUESTS, Drawing
+from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.operations import Operation
+from hicache_ref.vocabulary.storage import PREFETCH_POLICIES, StorageSettings
+
+
+def prefetch(d: Drawing) -> Operation | None:
+    if not d.model.state.storage.attached and d.rng.random() < 0.9:
+        return None
+    return ops.Prefetch(rid=d.rng.choice(REQUESTS[:2]), key=d.key(), now=d.now)
+
+
+def record_at(d: Drawing, stage: str) -> Record | None:
+    found = [record for record in d.model.state.storage.records.values() if record.stage == stage]
+    if not found:
+        return None
+    return found[0] if d.first_only else d.rng.choice(found)
+
+
+def query_done(d: Drawing) -> Operation | None:
+    record = record_at(d, "queued")
+    return answer(d, record) if record is not None else None
+
+
+def answer(d: Drawing, record: Record) -> Operation:
+    """Mostly what storage is believed to have; it may have lost pages, and others may have put more."""
+    believed = d.model.state.storage.believed
+    run = 0
+    while run < len(record.hashes) and record.hashes[run] in believed:
+        run += 1
+    lot = d.rng.random()
+    if lot < 0.1:
+        return ops.QueryDone(id=record.id, raised=True)
+    hits = run if lot < 0.35 else len(record.hashes) if lot < 0.8 else d.rng.randint(0, len(record.hashes))
+    return ops.QueryDone(id=record.id, hits=hits)
+
+
+def read_done(d: Drawing) -> Operation | None:
+    record = record_at(d, "reading")
+    return batch(d, ops.ReadDone, record) if isinstance(record, PrefetchReading) else None
+
+
+def write_done(d: Drawing) -> Operation | None:
+    record = record_at(d, "writing")
+    return batch(d, ops.WriteDone, record) if isinstance(record, BackupWriting) else None
+
+
+def batch(
+    d: Drawing,
+    kind: type[ops.ReadDone] | type[ops.WriteDone],
+    record: PrefetchReading | BackupWriting,
+    good: float = 0.7,
+) -> Operation:
+    """The end of one batch: whole mostly, else short or raised."""
+    model = d.model
+    size = min(model.profile.sizes.storage_batch, len(record.pages) - record.done)
+    pages = size if d.rng.random() < good else d.rng.randint(0, size)
+    draft = pages if model.profile.draft and model.state.storage.settings.draft else 0
+    if draft and d.rng.random() < 0.3:
+        draft = d.rng.randint(0, pages)
+    return kind(id=record.id, pages=pages, raised=pages < size and d.rng.random() < 0.4, draft=draft)
+
+
+def progress(d: Drawing) -> Operation | None:
+    rid = d.pick(list(d.model.state.storage.open)) if d.rng.random() < 0.9 else d.rng.choice(REQUESTS)
+    return ops.Progress(rid=rid, now=d.now) if rid else None
+
+
+def abort(d: Drawing) -> Operation | None:
+    rid = d.pick(list(d.model.state.storage.open)) if d.rng.random() < 0.9 else d.rng.choice(REQUESTS)
+    return ops.Abort(rid=rid) if rid else None
+
+
+def attach_sometimes(d: Drawing) -> Operation | None:
+    attached = d.model.state.storage.attached
+    return attach(d) if d.rng.random() < (0.1 if attached else 0.8) else None
+
+
+def attach(d: Drawing) -> Operation:
+    """A backend is attached with settings of its own; now and then it is another one."""
+    settings = StorageSettings(
+        prefetch_policy=d.rng.choice(PREFETCH_POLICIES),
+        prefetch_threshold=d.rng.choice((1, 1, 2)),
+        prefetch_timeout_base=1.0,
+        prefetch_timeout_per_ki_token=512.0,
+        prefetch_timeout_max=d.rng.choice((None, 2.0)),
+        pass_prefix_keys=d.rng.random() < 0.5,
+        draft=d.rng.random() < 0.8,
+    )
+    return ops.Attach(settings=settings, backend=d.rng.choice(("files", "files", "files", "other")))
+
+
+def detach(d: Drawing) -> Operation | None:
+    return ops.Detach() if d.rng.random() < 0.1 else None
+
+
+def clear_storage(d: Drawing) -> Operation | None:
+    return ops.ClearStorage() if d.model.state.storage.attached and d.rng.random() < 0.1 else None
