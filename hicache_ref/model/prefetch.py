@@ -195,7 +195,7 @@ class PrefetchRules(StoreRules):
         return self.requires_no_draft(op.draft)
 
     def on_read_done(self, op: ops.ReadDone) -> Done:
-        """The pages hold their part; after the last batch or a short one, or if cancelled, the I/O has ended (HC-PREF-06)."""
+        """The pages hold their part; the last batch, a short one, and one that is cancelled end the I/O (HC-PREF-06)."""
         # change
         record = self.storage.records[op.id]
         assert isinstance(record, PrefetchReading)
@@ -266,7 +266,7 @@ class PrefetchRules(StoreRules):
         return None
 
     def on_abort(self, op: ops.Abort) -> Done:
-        """The request waits for nothing; what is read goes back, the rest when the I/O's end is applied (HC-PREF-11)."""
+        """The request waits no more; what is read goes back, the rest when the I/O's end is applied (HC-PREF-11)."""
         # change
         storage = self.storage
         storage.loaded.pop(op.rid, None)

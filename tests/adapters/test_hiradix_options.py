@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from hicache_ref.adapters.sglang_hiradix import make
-from hicache_ref.adapters.sglang_hiradix.following import OF_STORAGE
 from hicache_ref.adapters.sglang_hiradix.wheels import root_of
 from hicache_ref.vocabulary.adapter import AdapterError
-from hicache_ref.vocabulary.operations import MatchPrefix, WriteDone
+from hicache_ref.vocabulary.operations import STORAGE_OPERATIONS, MatchPrefix, WriteDone
 from hicache_ref.vocabulary.outcomes import Done, Matched
 from hicache_ref.vocabulary.profile import Profile, Rules, Sizes
 
@@ -105,7 +104,7 @@ def test_old_releases_lack_operations() -> None:
 def test_without_storage_there_is_none() -> None:
     """Goal: option storage=off. Method: compare operations."""
     _, off = child(version="0.5.20", storage="off")
-    assert OF_STORAGE == child(version="0.5.20")[1].operations - off.operations
+    assert STORAGE_OPERATIONS == child(version="0.5.20")[1].operations - off.operations
 
 
 @pytest.mark.peers
