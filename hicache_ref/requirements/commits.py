@@ -96,14 +96,15 @@ def commit_leaves_no_gap(change: Change[ops.Progress | ops.Poll, Progressed | Po
         judged += 1
         anchor = after.row.get(record.anchor, NOWHERE)
         lost = anchor is NOWHERE or (anchor.id != ROOT and anchor.host is None)
+        turned_away = False
         for page, digest in zip(record.pages[:known], record.hashes, strict=False):
             row, at = after.where.get(digest, (NOWHERE, 0))
             there = row.host[at] if row.host is not None else None
             mine = after.host.held.get(page) == ("node", row.id) and there == page
             if not mine and after.host.held.get(page) != FREE:
                 raise Broken.because(f"host page {page} of {record.id} is neither in its node nor free")
-            missing = there is None and after.rules.commit_adopts
-            if mine if lost else missing:
+            turned_away = turned_away or (row.device is not None and there is None and not after.rules.commit_adopts)
+            if mine if lost else there is None and not turned_away:
                 raise Broken.because(f"{record.id} is committed {'without its anchor' if lost else 'with a gap'}")
         _stay_with_io(change, record, known)
     return judged

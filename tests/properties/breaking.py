@@ -30,7 +30,8 @@ class World:
 
     def __init__(self, **rules: Any) -> None:
         sizes = Sizes(device_pages=rules.pop("device", 6), host_pages=rules.pop("host", 6))
-        self.profile = Profile(rules=Rules(**{"write_through_threshold": 9} | rules), sizes=sizes)
+        draft = rules.pop("draft", False)
+        self.profile = Profile(rules=Rules(**{"write_through_threshold": 9} | rules), sizes=sizes, draft=draft)
         self.model = Model(self.profile)
         self.checker = Checker(self.profile)
         self.checker.start(self.state)

@@ -6,7 +6,7 @@ from hicache_ref.model import Step
 from hicache_ref.requirements import Broken, Checker
 from hicache_ref.requirements.registry import ALWAYS, EVENTUALLY, STEP
 from hicache_ref.vocabulary.operations import Audit
-from tests.properties import broken_ends, broken_states
+from tests.properties import broken_ends, broken_prefetch, broken_states
 from tests.properties.breaking import Case, World
 
 
@@ -74,3 +74,12 @@ def test_a_healthy_world_is_not_blamed() -> None:
 
     assert {"l"} == world.state.receipts.keys()
     assert 0 < world.checker.tally["HC-PAGE-01"]
+
+
+def test_a_healthy_world_with_storage_is_not_blamed() -> None:
+    """Goal: no false alarm there either. Method: a page is stored, another one fetched behind it, and told."""
+    world = broken_prefetch.healthy()
+    audit(world)
+
+    assert {"b:1"} == world.state.storage.records.keys()
+    assert 0 < world.checker.tally["HC-PREF-07"]
