@@ -1,8 +1,8 @@
 """The specification as one function: `Model.step(operation, choose) -> Step`.
 
 Read `Model.step` below, then one file per family of operations, lowest first: pages, leaves, locks, tree, match,
-copies, evict, backup, load, insert, lifecycle. Each operation is two methods: `requires_<op>`, pure, which says
-why it may not happen now, and `on_<op>`, with the headings `# change` and `# tell`.
+copies, evict, backup, load, insert, store, prefetch, commit, lifecycle. Each operation is two methods:
+`requires_<op>`, pure, which says why it may not happen now, and `on_<op>`, with the headings `# change` and `# tell`.
 """
 
 from typing import NamedTuple

@@ -2,7 +2,7 @@
 
 from typing import TypeVar
 
-from hicache_ref.model.prefetch import PrefetchRules
+from hicache_ref.model.commit import CommitRules
 from hicache_ref.model.records import PrefetchQueued
 from hicache_ref.model.state import Ticket, fresh, no_storage, operation_id, running
 from hicache_ref.vocabulary.events import AllBlocksCleared
@@ -20,7 +20,7 @@ from hicache_ref.vocabulary.operations import (
 from hicache_ref.vocabulary.outcomes import Audited, Done, Invalid, Polled, Refused
 
 
-class LifecycleRules(PrefetchRules):
+class LifecycleRules(CommitRules):
     """What the scheduler does between requests."""
 
     def requires_poll(self, op: Poll) -> Invalid | None:
@@ -29,7 +29,7 @@ class LifecycleRules(PrefetchRules):
         return Invalid(why="agreed numbers must not be negative") if min(numbers) < 0 else None
 
     def on_poll(self, op: Poll) -> Polled:
-        """Up to the agreed number of leading ends of each kind are applied, in fixed order (HC-XFER-02).
+        """Up to the agreed number of leading ends of each kind are applied, in fixed order (HC-XFER-02, HC-PREF-18).
 
         Copies to host, copies to device, then storage: answers, batches read, writes, releases. What there is to
         apply is taken before the first is applied.

@@ -142,7 +142,7 @@ class StoreRules(InsertRules):
         return self.requires_no_draft(op.draft)
 
     def requires_no_draft(self, draft: int) -> Invalid | None:
-        """No draft page is stored or read where there is no draft model, or its storage is off (HC-DRAFT-06)."""
+        """No draft page is stored or read where there is no draft model, or its storage is off (HC-DRAFT-10)."""
         if draft and not (self.profile.draft and self.storage.settings.draft):
             return Invalid(why="draft pages are not stored here")
         return None

@@ -1,0 +1,208 @@
+"""What becomes of a prefetch: its request goes on, goes away, or is revoked (upstream: check_prefetch_progress).
+
+Closing takes the pages that the scheduler knows to be read; the rest stays with the I/O until its end is applied.
+"""
+
+from hicache_ref.model.pages import ModelFault
+from hicache_ref.model.prefetch import PrefetchRules
+from hicache_ref.model.records import Prefetch, PrefetchAnswered, PrefetchEnded, PrefetchQueued, PrefetchReading
+from hicache_ref.model.state import Node
+from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.effects import StorageCancel
+from hicache_ref.vocabulary.ids import KV_HOST, ROOT, Pages
+from hicache_ref.vocabulary.outcomes import Done, Invalid, Progressed
+
+
+class CommitRules(PrefetchRules):
+    """The scheduler's side of a prefetch. Only here, and in polls, a page of one is freed."""
+
+    def requires_progress(self, op: ops.Progress) -> Invalid | None:
+        """Any request may ask."""
+        return None
+
+    def on_progress(self, op: ops.Progress) -> Progressed:
+        """Whether the request may go on; what the scheduler knows to be read is then in the tree (HC-PREF-10)."""
+        # change
+        storage = self.storage
+        name = storage.open.get(op.rid)
+        if name is not None:
+            record = self._prefetch(name)
+            if record.since < 0:
+                record = record.model_copy(update={"since": op.now})
+                storage.records[name] = record
+            if not self._may_stop(record, op.now):
+                return Progressed(done=False)
+            self._commit(record)
+            self._retire(name)
+        # tell
+        return Progressed(done=True, loaded=storage.loaded.pop(op.rid, 0))
+
+    def _may_stop(self, record: Prefetch, now: int) -> bool:
+        """Whether the policy lets the request go on now (upstream: can_terminate_prefetch)."""
+        complete = isinstance(record, PrefetchEnded) and record.known == record.done
+        if complete and self.rules.prefetch_commit == "progress":
+            return True
+        policy = self.storage.settings.prefetch_policy
+        if policy == "best_effort":
+            return True
+        if policy == "wait_complete":
+            return False
+        hits = 0 if isinstance(record, PrefetchQueued) else len(record.hashes)
+        return now - record.since > self.storage.settings.timeout_ms(hits * self.profile.sizes.page_size)
+
+    def requires_abort(self, op: ops.Abort) -> Invalid | None:
+        """Any request may go."""
+        return None
+
+    def on_abort(self, op: ops.Abort) -> Done:
+        """The request waits no more; what is read goes back, the rest when the I/O's end is applied (HC-PREF-11)."""
+        # change
+        storage = self.storage
+        storage.loaded.pop(op.rid, None)
+        name = storage.open.get(op.rid)
+        if name is not None:
+            self.facts.append(f"aborted_while_{self._prefetch(name).stage}")
+            self._give_up(self._close(name))
+            self._retire(name)
+        # tell
+        return Done()
+
+    def _close(self, name: str) -> Pages:
+        """No request waits for the prefetch; returns the pages that the scheduler knows to be read.
+
+        The rest stays with the I/O, which is told to stop, and goes when its end is applied.
+        """
+        storage = self.storage
+        record = self._prefetch(name)
+        assert record.rid is not None
+        del storage.open[record.rid]
+        storage.occupied -= record.asked
+        known = record.known if isinstance(record, PrefetchReading | PrefetchEnded) else 0
+        taken, rest = record.pages[:known], record.pages[known:]
+        cut: dict[str, object] = {"rid": None, "cancelled": True}
+        if isinstance(record, PrefetchReading | PrefetchEnded):
+            cut |= {"pages": rest, "hashes": record.hashes[known:], "key": record.key[known:]}
+            cut |= {"done": record.done - known, "known": 0}
+        storage.records[name] = record.model_copy(update=cut)
+        for index, (each, done) in enumerate(storage.reads):
+            if each == name:
+                storage.reads[index] = (each, max(0, done - known))
+        self.release(KV_HOST, rest)
+        if isinstance(record, PrefetchQueued | PrefetchReading):
+            self.effects.append(StorageCancel(id=name))
+        self.update_leaf(record.anchor)
+        return taken
+
+    def give_up_queued(self, name: str) -> None:
+        """A closed prefetch whose query was not answered is over: its worker has nothing of it any more."""
+        record = self.storage.records.pop(name)
+        assert isinstance(record, PrefetchQueued)
+        self.let_go(name, record.writes)
+
+    def _give_up(self, pages: Pages) -> None:
+        """Pages that no operation touches are given up: free at once, or with a later poll."""
+        if self.rules.give_back == "queued":
+            self._queue(pages)
+        else:
+            self.release(KV_HOST, pages)
+
+    def _commit(self, record: Prefetch) -> None:
+        """What is known to be read hangs below the anchor; what was there already is given back (HC-PREF-07).
+
+        If the anchor left the tree or lost its host copy, all of it is given back: never a gap.
+        """
+        assert record.rid is not None
+        rid, hashes = record.rid, record.hashes
+        pages = self._close(record.id)
+        self.storage.loaded.pop(rid, None)
+        anchor = self.state.nodes.get(record.anchor)
+        if not pages:
+            self.facts.append("stopped_with_nothing")
+        elif anchor is None or (anchor.id != ROOT and anchor.host is None):
+            self.facts.append("anchor_lost")
+            self.release(KV_HOST, pages)
+        else:
+            loaded = self._hang(anchor, record, pages)
+            if loaded:
+                self.storage.loaded[rid] = loaded
+            if not record.cleared:
+                self.storage.believed.update(hashes[: len(pages)])
+
+    def _hang(self, anchor: Node, record: Prefetch, pages: Pages) -> int:
+        """The fetched pages are in the tree; returns how many were new."""
+        key = record.key[: len(pages)]
+        node, at, new = anchor, 0, 0
+        while at < len(key):
+            number = node.children.get((record.extra, key[at]))
+            if number is None:
+                break
+            child = self.state.nodes[number]
+            common = self.common(child.key, key, at)
+            node = self.split(child, common) if common < len(child.key) else child
+            self.stamp(node)
+            fetched = pages[at : at + common]
+            if node.host is not None or not self.rules.commit_adopts:
+                self.release(KV_HOST, fetched)
+            else:
+                self.facts.append("adopted")
+                self._place_fetched(node, fetched, record)
+                new += common
+            at += common
+        if node.id != ROOT and node.host is None and self.needs_backed_parent():
+            self.release(KV_HOST, pages[at:])
+        elif at < len(key):
+            leaf = self.attach(node, key[at:], record.extra, 0)
+            self._place_fetched(leaf, pages[at:], record)
+            new += len(key) - at
+        return new
+
+    def _place_fetched(self, node: Node, pages: Pages, record: Prefetch) -> None:
+        self.place(node, KV_HOST, pages)
+        self.publish_stored(node, "CPU_PINNED", node.hashes)
+        if record.cleared and self.rules.attach_offers:
+            self.storage.owed.update(dict.fromkeys(node.hashes, 0))
+
+    # -- what a poll applies ----------------------------------------------------------------------------------------
+
+    def apply_answer(self, name: str) -> bool:
+        """An answered query begins to read, or the prefetch is over; true if it was revoked (HC-PREF-08)."""
+        record = self.storage.records[name]
+        assert isinstance(record, PrefetchAnswered)
+        count = len(record.hashes)
+        if record.rid is not None and count >= self.prefetch_threshold():
+            if not self.host_room(count):
+                count = self.free_count(KV_HOST)
+                self.facts.append("prefetch_truncated")
+            if count >= self.prefetch_threshold():
+                self._read(self._as_reading(record, self.take(KV_HOST, count, ("prefetch", name))))
+                return False
+        if record.rid is not None:
+            self.facts.append("revoked")
+            self._close(name)
+        del self.storage.records[name]
+        return record.rid is not None
+
+    def apply_read(self, name: str, done: int) -> bool:
+        """The scheduler knows of the batch; of the last one also that the I/O has ended; true if that committed it."""
+        record = self.storage.records[name]
+        if not isinstance(record, PrefetchReading | PrefetchEnded):
+            raise ModelFault(f"batch of {name}, which does not read")
+        if record.rid is not None:
+            record = record.model_copy(update={"known": max(record.known, done)})
+            self.storage.records[name] = record
+        commits = isinstance(record, PrefetchEnded) and record.rid is not None and not self._is_awaited(name)
+        if commits and self.rules.prefetch_commit == "poll":
+            self._commit(record)
+        self._retire(name)
+        return commits and self.rules.prefetch_commit == "poll"
+
+    def _is_awaited(self, name: str) -> bool:
+        """Whether a poll has to apply a batch of this prefetch."""
+        return any(each == name for each, _ in self.storage.reads)
+
+    def _retire(self, name: str) -> None:
+        """A closed prefetch whose last end was applied is off the books, with every page that it still touched."""
+        record = self._prefetch(name)
+        if record.rid is None and isinstance(record, PrefetchEnded) and not self._is_awaited(name):
+            del self.storage.records[name]
+            self.let_go(name, record.writes)
