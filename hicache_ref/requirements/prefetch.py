@@ -158,6 +158,20 @@ def _state(record: Prefetch) -> str:
     return f"{record.stage} for {record.rid}" if record.rid is not None else f"closed and {record.stage}"
 
 
+@step("HC-PREF-19", needs="storage")
+def stays_open_until_told(change: Change[Any, Outcome]) -> int:
+    """An open prefetch is closed by what its request does, by a poll that says so, or by a detach or a reset."""
+    before, after, op, told = change.before.storage, change.after.storage, change.op, change.told
+    if not before.open or op.op in ("detach", "reset"):
+        return 0
+    leave = {before.open.get(op.rid)} if isinstance(op, ops.Abort | ops.Progress) else set()
+    leave.update((*told.revoked, *told.committed) if isinstance(told, Polled) else ())
+    closed = {name for rid, name in before.open.items() if after.open.get(rid) != name}
+    if closed - leave:
+        raise Broken.because(f"{sorted(closed - leave)} had a request that waits, and {op.op} closed it untold")
+    return len(before.open)
+
+
 @step("HC-PREF-16", needs="storage")
 def queue_is_in_order(change: Change[Any, Outcome]) -> int:
     """A poll frees the pages that waited longest, as many as agreed; nothing else takes one out of the queue."""

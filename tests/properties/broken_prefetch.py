@@ -119,6 +119,16 @@ def what_was_known_is_forgotten() -> Told:
     return world, op, step
 
 
+@broken_steps.broken("HC-PREF-19")
+def a_match_closes_a_prefetch() -> Told:
+    world = asking()
+    op, step = world.seen(MatchPrefix(key=key("1")))
+    storage = world.state.storage
+    world.model._close("p:1.2")
+    assert not storage.open
+    return world, op, step
+
+
 @broken_steps.broken("HC-PREF-17")
 def a_late_answer_is_taken() -> Told:
     world = asking()
