@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hicache_ref.engine.cache import StoredCache
+from hicache_ref.engine.cpu import SPOILT
 from hicache_ref.engine.settings import naming
 from hicache_ref.engine.speed import storage_rows
 from hicache_ref.engine.verify import WrongBytes, pattern
@@ -143,6 +144,7 @@ class TestRoundTrip:
         assert () == cache.settle()
         assert {None} == {node.host for node in cache.model.state.nodes.values() if node.id}
         assert [] == backend.calls
+        assert 3 == sum({SPOILT} == set(cache.memory.pools[KV_HOST].view(page)) for page in range(6))
         cache.close()
 
 
