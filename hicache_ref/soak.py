@@ -98,7 +98,8 @@ def soak(
     """
     result = SoakResult()
     start = time.monotonic()
-    with TemporaryDirectory(prefix="hicache-soak-") as folder:
+    # A worker that was left behind may still write there.
+    with TemporaryDirectory(prefix="hicache-soak-", ignore_cleanup_errors=True) as folder:
         while result.steps < steps and result.is_clean:
             rng = random.Random(f"{seed}:{result.episodes}")
             place = Path(folder, str(result.episodes // EPISODES_A_FOLDER))
@@ -131,9 +132,12 @@ class _Episode:
         self.chooser = DrawnChooser(rng, fail_share=0.0)
         self.cache = StoredCache(
             profile, self._open, settings, chooser=self.chooser, watch=self._watch, workers=workers
-        )  # fmt: skip
+        )
         self.checker = Checker(profile)
-        self.is_over = self.is_judged = False
+        self.is_over = False
+        """Whether something is wrong, so that nothing more is judged."""
+
+        self.is_judged = False
         """Whether the checker knows the state before the next step, and judges that."""
 
         self.walk = Walk(self, rng, Plan(invalid_share=0.02), swarm=rng.random() < 0.5)
@@ -204,9 +208,8 @@ class _Episode:
             self.checker.start(state)
 
     def _glance(self) -> None:
-        if self.cache.pump(block=self.rng.random() < 0.5, timeout_s=GLANCE_SECONDS) == 0 and (
-            lost := self.cache.lost()
-        ):
+        waits = self.rng.random() < 0.5
+        if self.cache.pump(block=waits, timeout_s=GLANCE_SECONDS) == 0 and (lost := self.cache.lost()):
             raise Lost(f"no end is told of {', '.join(lost)}")
 
     # -- the reckoning ----------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class Job:
     """No further call begins: it was cancelled, or a page is missing, after which no page counts."""
 
     @property
-    def is_begun(self) -> bool:
+    def is_spent(self) -> bool:
         """Whether no call is left that could begin."""
         return self.cut or self.begun >= len(self.task.hashes)
 
@@ -226,7 +226,7 @@ class StorageWorkers:
 
     def _settle(self, lane: _Lane, job: Job) -> None:
         """The job waits no more if none of its calls can begin, and is reported if none runs either."""
-        if not job.is_begun:
+        if not job.is_spent:
             return
         if job in lane.waiting:
             lane.waiting.remove(job)
@@ -261,7 +261,7 @@ class StorageWorkers:
             start = job.begun
             job.begun += job.size
             job.running += 1
-            if job.is_begun:
+            if job.is_spent:
                 lane.waiting.popleft()
             return job, start
 
