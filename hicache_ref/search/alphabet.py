@@ -14,6 +14,7 @@ from hicache_ref.search.storing import (
     query_done,
     read_done,
     write_done,
+    wrong_reports,
 )
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.ids import ROOT
@@ -149,7 +150,7 @@ def _audit(d: Drawing) -> Operation | None:
 
 
 def _reset(d: Drawing) -> Operation | None:
-    return ops.Reset() if d.rng.random() < 0.05 else None
+    return ops.Reset() if d.rng.random() < (0.15 if d.model.state.storage.records else 0.05) else None
 
 
 SINGLE: dict[str, Draw] = {
@@ -205,6 +206,7 @@ def invalid(d: Drawing) -> Operation:
         *(ops.Lock(receipt=receipt, key=d.key()) for receipt in d.model.state.receipts),
         *(ops.CopyDone(ticket=t.id) for t in d.model.state.tickets.values() if t.good is not None),
         *(ops.TakePages(rid=rid, n=1) for rid in d.model.state.requests),
+        *wrong_reports(d),
     ]
     broken = [op for op in candidates if op.op in d.operations and d.model.requires(op)]
     return d.rng.choice(broken)

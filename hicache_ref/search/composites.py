@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hicache_ref.model.records import BackupWriting, PrefetchReading
 from hicache_ref.search.alphabet import copy_failed, forward_done, forward_for, insert_of, load_back, poll
 from hicache_ref.search.drawing import REQUESTS, Composite, Drawing
-from hicache_ref.search.storing import answer, attach, batch, query_done, read_done
+from hicache_ref.search.storing import answer, attach, batch, query_done, read_done, record_at
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Operation
@@ -131,6 +131,8 @@ def _fetching(d: Drawing, rid: str, steps: int) -> Iterator[Operation]:
         record = storage.records.get(storage.open.get(rid, ""))
         if record is None:
             return
+        if d.first_only:
+            record = record_at(d, record.stage) or record
         if record.stage == "queued":
             yield ops.QueryDone(id=record.id, hits=len(record.hashes))
         elif isinstance(record, PrefetchReading) and d.rng.random() < 0.7:
@@ -145,8 +147,26 @@ def overtake(d: Drawing) -> Iterator[Operation]:
     rid, key = d.rng.choice(REQUESTS[:2]), d.key()
     yield ops.Prefetch(rid=rid, key=key, now=d.now)
     yield from _fetching(d, rid, d.rng.randint(1, 4))
+    for _ in range(d.rng.choice((0, 0, 4))):
+        yield ops.Progress(rid=rid, now=d.now)
     yield from request_for(d, key)
     yield from _fetching(d, rid, d.rng.randint(1, 4))
+    yield ops.Progress(rid=rid, now=d.now)
+
+
+def come_back(d: Drawing) -> Iterator[Operation]:
+    """A request goes while pages are read for it and comes back under its name; then the old end arrives."""
+    yield from _attached(d)
+    rid = d.rng.choice(REQUESTS[:2])
+    yield ops.Prefetch(rid=rid, key=d.key(), now=d.now)
+    yield from _fetching(d, rid, d.rng.randint(1, 3))
+    yield ops.Abort(rid=rid) if d.rng.random() < 0.7 else ops.Progress(rid=rid, now=d.now)
+    yield ops.Prefetch(rid=rid, key=d.key(), now=d.now)
+    yield from _fetching(d, rid, d.rng.randint(0, 2))
+    old = record_at(d, "reading")
+    if isinstance(old, PrefetchReading):
+        yield batch(d, ops.ReadDone, old)
+    yield ops.Poll(answers=1, reads=2)
     yield ops.Progress(rid=rid, now=d.now)
 
 
@@ -154,7 +174,7 @@ def stake(d: Drawing) -> Iterator[Operation]:
     """A prefetch hangs on a node whose own backup ends, badly at times, while pages are read below it."""
     yield from _attached(d)
     key, rid = d.key(), d.rng.choice(REQUESTS[:2])
-    anchor = _cut(d, key, 1)
+    anchor = _cut(d, key, d.rng.randint(1, 2))
     yield from request_for(d, anchor)
     node = d.model.node_at(anchor)
     if node is None:
@@ -163,6 +183,8 @@ def stake(d: Drawing) -> Iterator[Operation]:
         yield ops.WriteBackup(key=anchor)
     yield ops.Prefetch(rid=rid, key=key, now=d.now)
     yield from _fetching(d, rid, d.rng.randint(2, 5))
+    if d.rng.random() < 0.3:
+        yield ops.MatchPrefix(key=_cut(d, key, 1))
     ticket = d.pick([each.id for each in d.ending() if each.to == "host"])
     if ticket is not None:
         yield ops.CopyFailed(ticket=ticket) if d.rng.random() < 0.7 else ops.CopyDone(ticket=ticket)
@@ -184,7 +206,8 @@ def grow(d: Drawing) -> Iterator[Operation]:
         for ticket in d.ending():
             yield ops.CopyDone(ticket=ticket.id)
         yield ops.Poll(backups=4)
-        for record in list(d.model.state.storage.records.values()):
+        for _ in range(2):
+            record = record_at(d, "writing")
             if isinstance(record, BackupWriting):
                 yield batch(d, ops.WriteDone, record, good=0.4)
         yield ops.Poll(writes=4)
@@ -199,6 +222,7 @@ def _cut(d: Drawing, key: Key, pages: int) -> Key:
 COMPOSITE: dict[str, Composite] = {
     "fetch": fetch,
     "overtake": overtake,
+    "come_back": come_back,
     "stake": stake,
     "grow": grow,
     "request": request,
@@ -207,5 +231,11 @@ COMPOSITE: dict[str, Composite] = {
     "reload": reload,
 }
 
-NEEDED: dict[str, str] = {"fetch": "prefetch", "overtake": "prefetch", "stake": "prefetch", "grow": "write_done"}
+NEEDED: dict[str, str] = {
+    "fetch": "prefetch",
+    "overtake": "prefetch",
+    "come_back": "prefetch",
+    "stake": "prefetch",
+    "grow": "write_done",
+}
 """Composites that are of use only where the implementation has this operation."""

@@ -94,8 +94,18 @@ def attach(d: Drawing) -> Operation:
 
 
 def detach(d: Drawing) -> Operation | None:
-    return ops.Detach() if d.rng.random() < 0.1 else None
+    return ops.Detach() if d.rng.random() < (0.3 if d.model.state.storage.records else 0.05) else None
 
 
 def clear_storage(d: Drawing) -> Operation | None:
     return ops.ClearStorage() if d.model.state.storage.attached and d.rng.random() < 0.1 else None
+
+
+def wrong_reports(d: Drawing) -> list[Operation]:
+    """Some reports about nothing, about what has not begun or is over, and of more pages than there are."""
+    reports: list[Operation] = [ops.ClearStorage(), ops.Poll(reads=-1)]
+    for name in ("p:nothing", *d.model.state.storage.records):
+        reports += [ops.QueryDone(id=name), ops.QueryDone(id=name, hits=99)]
+        reports += [ops.ReadDone(id=name), ops.ReadDone(id=name, pages=99), ops.ReadDone(id=name, draft=1)]
+        reports += [ops.WriteDone(id=name), ops.WriteDone(id=name, pages=99), ops.WriteDone(id=name, draft=1)]
+    return d.rng.sample(reports, 4)

@@ -21,7 +21,7 @@ CUT_SHARE = 0.06
 
 KIND_WEIGHT = {
     "take_pages": 0.4, "request": 3.0, "settle": 1.0, "flush": 0.5, "reload": 0.7,
-    "fetch": 1.5, "overtake": 0.7, "stake": 0.5, "grow": 0.7,
+    "fetch": 1.2, "overtake": 0.5, "come_back": 0.5, "stake": 0.4, "grow": 0.5,
 }  # fmt: skip
 SWARM_WEIGHTS = (0.1, 0.5, 1.0, 3.0)
 
