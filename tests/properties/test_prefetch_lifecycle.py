@@ -88,7 +88,7 @@ FAULTS: dict[str, tuple[type[Model], tuple[str, ...]]] = {}
 
 
 def planted(*expected: str) -> Callable[[type[Model]], type[Model]]:
-    """The faulty model is to be caught by one of these requirements."""
+    """The faulty model is to break one of these requirements."""
 
     def enter(kind: type[Model]) -> type[Model]:
         FAULTS[kind.__name__] = (kind, expected)
@@ -97,7 +97,7 @@ def planted(*expected: str) -> Callable[[type[Model]], type[Model]]:
     return enter
 
 
-@planted("HC-PAGE-01", "HC-PAGE-08", "HC-PREF-16")
+@planted("HC-PAGE-01")
 class TailIsReleasedTwice(Model):
     """R14: the pages that were not read go free, and wait for release as well."""
 
@@ -124,7 +124,7 @@ class AbortFreesWhatIsBeingRead(Model):
         return told
 
 
-@planted("HC-PAGE-03", "HC-PREF-04")
+@planted("HC-PREF-04")
 class SecondPrefetchReplacesTheFirst(Model):
     """D30: a prefetch for a request that has one open takes its place."""
 
@@ -241,7 +241,7 @@ class CountedBeforeItIsThere(Model):
         return told
 
 
-@planted("HC-PAGE-05", "HC-PREF-05")
+@planted("HC-PAGE-05")
 class TailIsQueuedAndKept(Model):
     """D4: pages without a hit wait for release, and stay with the prefetch."""
 
@@ -291,7 +291,7 @@ class FailureIsTakenForSuccess(Model):
         return super().apply_write(name)
 
 
-@planted("HC-LIFE-02", "HC-PAGE-03", "HC-PAGE-04")
+@planted("HC-LIFE-02")
 class ResetForgetsReads(Model):
     """D12: a reset drops running reads, whose worker goes on writing."""
 
@@ -365,4 +365,4 @@ def test_a_planted_fault_is_caught(fault: str) -> None:
     found = next((end for end in (walk(seed, kind)[1] for seed in range(WALKS_MAX)) if end is not None), None)
 
     assert found is not None
-    assert found.requirement in expected, found.text
+    assert {found.requirement, *found.falls} & set(expected), found
