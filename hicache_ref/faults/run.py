@@ -44,10 +44,10 @@ class FaultResult(Frozen):
     origin: str
     kind: Kind
     expected: tuple[str, ...]
-    caught_by: str | None
+    caught_by: str | None = None
     """What the faulty model broke by itself: an expected requirement, else the weakest one."""
 
-    diverged_at: str | None
+    diverged_at: str | None = None
     """Where it differed from the healthy model as an implementation."""
 
     caught: bool
@@ -59,7 +59,7 @@ class FaultResult(Frozen):
     seconds: float
     """CPU seconds of both hunts, making traces small included."""
 
-    trace_length: int | None
+    trace_length: int | None = None
     note: str | None = None
 
 

@@ -16,14 +16,14 @@ from hicache_ref.model import Model, State
 from hicache_ref.model.chooser import POLICY, DrawnChooser
 from hicache_ref.requirements import Checker
 from hicache_ref.search.alphabet import SINGLE, invalid
-from hicache_ref.search.composites import COMPOSITE, settle
+from hicache_ref.search.composites import COMPOSITE, NEEDED, settle
 from hicache_ref.search.drawing import Drawing
 from hicache_ref.search.finding import Finding, Found, Recorded
 from hicache_ref.search.minimise import minimise
 from hicache_ref.search.stepping import ModelStepper
-from hicache_ref.search.walk import CUT_SHARE, KIND_WEIGHT, draw_profile
+from hicache_ref.search.walk import CUT_SHARE, KIND_WEIGHT, WITHOUT_STORAGE, draw_profile
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.operations import OPERATION_TYPES, Operation
+from hicache_ref.vocabulary.operations import OPERATION_TYPES, STORAGE_OPERATIONS, Operation
 from hicache_ref.vocabulary.profile import Profile, Rules
 
 RANDOM = st.randoms(use_true_random=False)
@@ -92,7 +92,8 @@ class CacheMachine(RuleBasedStateMachine):
         """The cache is new, with the pool sizes and rules that were drawn."""
         self.failed = False
         self.stepper = self.subject.stepper(self.subject.profile(rng))
-        self.drawing = Drawing(self.stepper.model, rng, frozenset(OPERATION_TYPES))
+        left_out = STORAGE_OPERATIONS if rng.random() < WITHOUT_STORAGE else frozenset()
+        self.drawing = Drawing(self.stepper.model, rng, frozenset(OPERATION_TYPES) - left_out)
 
     @rule(rng=RANDOM)
     def refuse(self, rng: random.Random) -> None:
@@ -102,6 +103,8 @@ class CacheMachine(RuleBasedStateMachine):
 
     def draw(self, kind: str, rng: random.Random) -> None:
         """An operation of this kind has happened, or the operations of this composite up to where it was cut off."""
+        if NEEDED.get(kind, kind if kind in SINGLE else "audit") not in self.drawing.operations:
+            return
         self.drawing.rng = rng
         self.stepper.chooser = DrawnChooser(rng)
         if kind in SINGLE:

@@ -12,7 +12,7 @@ from hicache_ref.search.composites import COMPOSITE, NEEDED, settle
 from hicache_ref.search.drawing import Drawing
 from hicache_ref.search.storing import attach
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.operations import OPERATION_TYPES, Operation
+from hicache_ref.vocabulary.operations import OPERATION_TYPES, STORAGE_OPERATIONS, Operation
 from hicache_ref.vocabulary.outcomes import Outcome
 from hicache_ref.vocabulary.profile import EVICTION_POLICIES, WRITE_POLICIES, EvictionPolicy, Profile
 
@@ -23,6 +23,9 @@ KIND_WEIGHT = {
     "take_pages": 0.4, "request": 3.0, "settle": 1.0, "flush": 0.5, "reload": 0.7,
     "fetch": 1.2, "overtake": 0.5, "come_back": 0.5, "stake": 0.4, "grow": 0.5,
 }  # fmt: skip
+WITHOUT_STORAGE = 0.5
+"""How many walks leave storage out, so that what happens above it is not crowded out."""
+
 SWARM_WEIGHTS = (0.1, 0.5, 1.0, 3.0)
 
 
@@ -59,12 +62,13 @@ class Walk:
         self.stepper = stepper
         self.rng = rng
         self.plan = plan
-        self.drawing = Drawing(
-            stepper.model, rng, plan.operations, namespaces=plan.namespaces, first_only=plan.first_only
-        )
-        useful = [kind for kind in COMPOSITE if NEEDED.get(kind, "take_pages") in plan.operations]
+        operations = plan.operations
+        if not plan.attach_first and rng.random() < WITHOUT_STORAGE:
+            operations = operations - STORAGE_OPERATIONS
+        self.drawing = Drawing(stepper.model, rng, operations, namespaces=plan.namespaces, first_only=plan.first_only)
+        useful = [kind for kind in COMPOSITE if NEEDED.get(kind, "take_pages") in operations]
         once = {"attach"} if plan.attach_first else set()
-        self.kinds = [kind for kind in SINGLE if kind in plan.operations - once] + useful
+        self.kinds = [kind for kind in SINGLE if kind in operations - once] + useful
         weights = [KIND_WEIGHT.get(kind, 1.0) for kind in self.kinds]
         if swarm:
             weights = [rng.choice(SWARM_WEIGHTS) for _ in self.kinds]

@@ -34,6 +34,10 @@ EXPECTED = {
 """What each key takes, in words."""
 
 
+UPSTREAM_TIMEOUT_MAX = 30.0
+"""What `prefetch_timeout_max` is where nothing is said; null says that there is no limit."""
+
+
 def parse_settings(text: str) -> StorageSettings:
     """The settings that `text` states, JSON or `@file`; keys that are not ours are in `extra`. Raises Misuse."""
     return _settings(*_parsed(text, "storage settings"))
@@ -83,7 +87,7 @@ def _settings(values: dict[str, Any], source: str, text: str) -> StorageSettings
             raise Misuse(f"{source}:{_line(text, name)}: {name} says {key} again, expected it once")
         (ours if key in EXPECTED else extra)[key] = value
     try:
-        return StorageSettings(**ours, extra=extra)
+        return StorageSettings(**({"prefetch_timeout_max": UPSTREAM_TIMEOUT_MAX} | ours), extra=extra)
     except ValidationError as error:
         place = error.errors()[0]["loc"]
         name = str(place[0]) if place else "prefetch_timeout_base"

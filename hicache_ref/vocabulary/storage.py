@@ -43,7 +43,7 @@ class StorageSettings(Frozen):
 
     prefetch_timeout_base: Seconds = 2.0
     prefetch_timeout_per_ki_token: Seconds = 0.1
-    prefetch_timeout_max: Seconds | None = 30.0
+    prefetch_timeout_max: Seconds | None = None
     """Seconds after which a request waits no more: base + per_ki_token * tokens / 1024, at most max if given."""
 
     pass_prefix_keys: Truth = False

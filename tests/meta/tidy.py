@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "vocabulary": set[str](),
     "jsonlines": set[str](),
     "model": {"vocabulary"},
-    "requirements": {"vocabulary", "model.state"},
+    "requirements": {"vocabulary", "model.state", "model.records"},
     "trace": {"vocabulary", "jsonlines"},
     "search": {"vocabulary", "jsonlines", "trace", "model", "requirements"},
     "oracle": {"vocabulary", "jsonlines", "trace", "model", "requirements", "search"},
