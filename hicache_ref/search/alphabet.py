@@ -52,6 +52,7 @@ def forward_for(d: Drawing, rid: str, key: Key) -> Operation | None:
 
 
 def forward_done(d: Drawing) -> Operation | None:
+    """The end of a pass whose sources are there, or never will be."""
     model = d.model
     rid = d.pick([each.id for each in model.state.passes.values() if each.doomed or not model.waits_for(each)])
     return ops.ForwardDone(rid=rid) if rid else None
@@ -63,6 +64,7 @@ def _insert(d: Drawing) -> Operation | None:
 
 
 def insert_of(d: Drawing, rid: str) -> Operation | None:
+    """The insert of what this request computed, if it may happen now."""
     request = d.model.state.requests[rid]
     assert request.key is not None
     op = ops.Insert(
@@ -105,6 +107,7 @@ def _write_backup(d: Drawing) -> Operation | None:
 
 
 def load_back(d: Drawing) -> Operation | None:
+    """A load of something that is on host only, now and then under a quota."""
     key = d.node(lambda node: node.device is None)
     quota = None if d.rng.random() < 0.8 else d.rng.randint(0, 4)
     return ops.LoadBack(key=key, quota=quota) if key else None
@@ -116,6 +119,7 @@ def _copy_done(d: Drawing) -> Operation | None:
 
 
 def copy_failed(d: Drawing) -> Operation | None:
+    """The failure of a running copy, at any part that could have been reached."""
     running = [ticket for ticket in d.model.state.tickets.values() if ticket.good is None]
     if not running:
         return None
@@ -126,6 +130,7 @@ def copy_failed(d: Drawing) -> Operation | None:
 
 
 def poll(d: Drawing) -> Operation | None:
+    """A poll for some of what has ended."""
     storage = d.model.state.storage
     ended = any(ticket.good is not None for ticket in d.model.state.tickets.values())
     if not (ended or storage.answers or storage.reads or storage.writes or storage.release):

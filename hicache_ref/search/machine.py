@@ -71,6 +71,8 @@ class Subject:
     only: frozenset[str] | None = None
     """Requirements that are judged; None: all."""
 
+    operations: frozenset[str] = frozenset(OPERATION_TYPES)
+
     def profile(self, rng: random.Random) -> Profile:
         """A profile as a walk would draw it."""
         drawn = draw_profile(rng, self.base)
@@ -93,7 +95,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.failed = False
         self.stepper = self.subject.stepper(self.subject.profile(rng))
         left_out = STORAGE_OPERATIONS if rng.random() < WITHOUT_STORAGE else frozenset()
-        self.drawing = Drawing(self.stepper.model, rng, frozenset(OPERATION_TYPES) - left_out)
+        self.drawing = Drawing(self.stepper.model, rng, self.subject.operations - left_out)
 
     @rule(rng=RANDOM)
     def refuse(self, rng: random.Random) -> None:

@@ -8,12 +8,14 @@ from hicache_ref.vocabulary.storage import PREFETCH_POLICIES, StorageSettings
 
 
 def prefetch(d: Drawing) -> Operation | None:
+    """A prefetch of a key, for one of two names, so that names come back."""
     if not d.model.state.storage.attached and d.rng.random() < 0.9:
         return None
     return ops.Prefetch(rid=d.rng.choice(REQUESTS[:2]), key=d.key(), now=d.now)
 
 
 def record_at(d: Drawing, stage: str) -> Record | None:
+    """A record at this stage."""
     found = [record for record in d.model.state.storage.records.values() if record.stage == stage]
     if not found:
         return None
@@ -21,6 +23,7 @@ def record_at(d: Drawing, stage: str) -> Record | None:
 
 
 def query_done(d: Drawing) -> Operation | None:
+    """The answer to an open query."""
     record = record_at(d, "queued")
     return answer(d, record) if record is not None else None
 
@@ -39,11 +42,13 @@ def answer(d: Drawing, record: Record) -> Operation:
 
 
 def read_done(d: Drawing) -> Operation | None:
+    """The end of a batch that is read."""
     record = record_at(d, "reading")
     return batch(d, ops.ReadDone, record) if isinstance(record, PrefetchReading) else None
 
 
 def write_done(d: Drawing) -> Operation | None:
+    """The end of a batch that is written."""
     record = record_at(d, "writing")
     return batch(d, ops.WriteDone, record) if isinstance(record, BackupWriting) else None
 
@@ -65,16 +70,19 @@ def batch(
 
 
 def progress(d: Drawing) -> Operation | None:
+    """A request asks whether it may go on."""
     rid = d.pick(list(d.model.state.storage.open)) if d.rng.random() < 0.9 else d.rng.choice(REQUESTS)
     return ops.Progress(rid=rid, now=d.now) if rid else None
 
 
 def abort(d: Drawing) -> Operation | None:
+    """A request goes."""
     rid = d.pick(list(d.model.state.storage.open)) if d.rng.random() < 0.9 else d.rng.choice(REQUESTS)
     return ops.Abort(rid=rid) if rid else None
 
 
 def attach_sometimes(d: Drawing) -> Operation | None:
+    """An attach, seldom where a backend is attached."""
     attached = d.model.state.storage.attached
     return attach(d) if d.rng.random() < (0.1 if attached else 0.8) else None
 
@@ -94,10 +102,12 @@ def attach(d: Drawing) -> Operation:
 
 
 def detach(d: Drawing) -> Operation | None:
+    """A detach, now and then."""
     return ops.Detach() if d.rng.random() < (0.3 if d.model.state.storage.records else 0.05) else None
 
 
 def clear_storage(d: Drawing) -> Operation | None:
+    """The store is emptied, now and then."""
     return ops.ClearStorage() if d.model.state.storage.attached and d.rng.random() < 0.1 else None
 
 

@@ -148,7 +148,7 @@ def test_all_are_caught(seed: int) -> None:
 
 def test_a_run_reports_and_stores(tmp_path: Path) -> None:
     """Goal: the report says what happened. Method: a run of three faults, one of them for comparisons only."""
-    names = ["freed-under-writing-pass", "completed-twice", "split-loses-lock"]
+    names = ["freed-under-writing-pass", "reset-refused-at-rest", "split-loses-lock"]
     seen: list[str] = []
     report = run_catalogue(
         names, seed=1, steps=20_000, healthy_steps=500, store=tmp_path, progress=lambda result: seen.append(result.id)

@@ -15,20 +15,23 @@ from hicache_ref.requirements import Checker
 from hicache_ref.search.machine import Failure, Subject, machine_for, run_machine
 from hicache_ref.search.minimise import replay
 from hicache_ref.search.stepping import ModelStepper
+from hicache_ref.vocabulary.operations import OPERATION_TYPES, STORAGE_OPERATIONS
 
 SHORT = settings(
-    settings.get_profile("ci"), max_examples=60, stateful_step_count=50, derandomize=True, database=None,
+    settings.get_profile("ci"), max_examples=120, stateful_step_count=60, derandomize=True, database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )  # fmt: skip
 
 SMALL_STEPS = 12
 
+UPPER = frozenset(OPERATION_TYPES) - STORAGE_OPERATIONS
+
 
 def found(fault: str, given: settings, only: frozenset[str] | None = None) -> Failure | None:
-    """What the machine finds in a cache with this fault."""
+    """What the machine finds in a cache with this fault of the upper tiers; storage is left out."""
     planted = FAULTS[fault]
     try:
-        run_machine(Subject(planted.model, rules=planted.rules, only=only), given)
+        run_machine(Subject(planted.model, rules=planted.rules, only=only, operations=UPPER), given)
     except Failure as failure:
         return failure
     return None

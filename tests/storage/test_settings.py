@@ -12,7 +12,7 @@ from hicache_ref.vocabulary.storage import StorageSettings
 from tests.storage.servers import need
 
 EXTRA = {"path": "/var/pages", "depth": [1, 2]}
-WANTED = StorageSettings(prefetch_threshold=64, prefetch_timeout_max=None, extra=EXTRA)
+WANTED = StorageSettings(prefetch_threshold=64, extra=EXTRA)
 JSON = '{"prefetch_threshold": 64, "prefetch_timeout_max": null, "path": "/var/pages", "depth": [1, 2]}'
 YAML = "prefetch_threshold: 64\nprefetch_timeout_max: null\npath: /var/pages\ndepth: [1, 2]\n"
 
@@ -27,7 +27,7 @@ def test_the_same_settings_in_every_form(tmp_path: Path) -> None:
 
     assert WANTED == parse_settings(JSON)
     assert WANTED.model_copy(update={"prefetch_timeout_max": 30.0}) == parse_settings(f"@{tmp_path / 'a.toml'}")
-    assert StorageSettings() == parse_settings("{}")
+    assert StorageSettings(prefetch_timeout_max=30.0) == parse_settings("{}")
 
 
 def _has_yaml() -> bool:
