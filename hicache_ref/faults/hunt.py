@@ -65,14 +65,13 @@ def hunt(
     steps: int,
     base: Profile = REFERENCE,
     rules: Mapping[str, str | int | bool | None] | None = None,
-    first_walk: int = 0,
 ) -> Catch:
-    """The first finding of the walks with this seed from `first_walk` on, or none within `steps` steps.
+    """The first finding of the walks with this seed, or none within `steps` steps.
 
     Profiles are drawn around `base`, and have these `rules`.
     """
     taken, profile = 0, base
-    for index in count(first_walk):
+    for index in count():
         if taken >= steps:
             break
         rng = random.Random(f"{seed}/{index}")

@@ -64,7 +64,7 @@ class QuotaIgnored(Model):
         return super().on_load_back(op.model_copy(update={"quota": None}))
 
 
-@plant("load-of-the-end-alone", "K5", OWN, expected="HC-TREE-06")
+@plant("load-of-the-end-alone", "K5", OWN, expected=("HC-TREE-06", "HC-EVICT-08"))
 class LoadOfTheEndAlone(Model):
     """A load brings back the node at the key's end, and nothing above it."""
 

@@ -21,7 +21,7 @@ class FreedUnderCopy(Model):
         return {page: name for page, name in super()._touched(pool_name, pages).items() if name.startswith("f:")}
 
 
-@plant("freed-under-writing-pass", "K7", "SG-36738", expected="HC-XFER-01")
+@plant("freed-under-writing-pass", "K7", "SG-36738", expected=("HC-XFER-01", "HC-XFER-09"))
 class FreedUnderWritingPass(Model):
     """A page that its request gives up is free at once, although the request's forward pass still writes it.
 

@@ -29,7 +29,7 @@ from hicache_ref.vocabulary.profile import RULES, Profile
 STEPS = 500_000
 """How many steps a fault is hunted alone."""
 
-LOCKSTEP_SHARE = 10
+LOCKSTEP_SHARE = 20
 """A comparison gets one step in so many: what it cannot see would be hunted to the end of the budget."""
 
 HEALTHY_STEPS = 20_000
