@@ -291,7 +291,7 @@ class FailureIsTakenForSuccess(Model):
         return super().apply_write(name)
 
 
-@planted("HC-LIFE-02")
+@planted("HC-LIFE-02", "HC-LIFE-06")
 class ResetForgetsReads(Model):
     """D12: a reset drops running reads, whose worker goes on writing."""
 
