@@ -10,7 +10,7 @@ from hicache_ref.vocabulary.operations import Reset
 from hicache_ref.vocabulary.outcomes import Done, Refused
 
 
-@plant("suffix-only-announced", "K13", "D1", "SG-27072", expected="HC-EVENT-01")
+@plant("suffix-only-announced", "K13", "D1", "SG-27072", expected=("HC-EVENT-01", "HC-STORE-10"))
 class SuffixOnlyAnnounced(Model):
     """When the backup of a node ends that was split meanwhile, only its lower half is announced on host.
 

@@ -88,7 +88,7 @@ class HostEvictionEmptiesPool(Model):
         return super().evict_host(len(self.state.pools[KV_HOST].owner))
 
 
-@plant("host-evicted-beside-free-pages", "K4", "TR-18868", expected=("HC-EVICT-07", "HC-EVICT-09"))
+@plant("host-evicted-beside-free-pages", "K4", "TR-18868", expected=("HC-EVICT-07", "HC-EVICT-09", "HC-PREF-08"))
 class HostEvictedBesideFreePages(Model):
     """A backup evicts host content as if no page were free.
 
@@ -102,7 +102,7 @@ class HostEvictedBesideFreePages(Model):
         return count <= self.free_count(KV_HOST)
 
 
-@plant("host-evicted-for-hopeless", "K4", "OR-11", "LM-4659", expected="HC-EVICT-07")
+@plant("host-evicted-for-hopeless", "K4", "OR-11", "LM-4659", expected=("HC-EVICT-07", "HC-EVICT-06"))
 class HostEvictedForHopeless(Model):
     """Host content is evicted for a backup that finds no room even then.
 

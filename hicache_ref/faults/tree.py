@@ -8,7 +8,7 @@ from hicache_ref.vocabulary.ids import KV, KV_HOST, ROOT, NodeId
 from hicache_ref.vocabulary.keys import Key, PageKeys
 
 
-@plant("split-loses-lock", "K6", "SG-38480", expected="HC-TREE-04")
+@plant("split-loses-lock", "K6", "SG-38480", expected=("HC-TREE-04", "HC-LOCK-04"))
 class SplitLosesLock(Model):
     """The upper half of a split node starts with no lock, although whatever pinned the node needs both halves.
 
@@ -30,7 +30,7 @@ class SplitForgetsReceipts(Model):
         """Receipts stay as they are."""
 
 
-@plant("split-loses-host-copy", "K4", OWN, expected="HC-TREE-04")
+@plant("split-loses-host-copy", "K4", OWN, expected=("HC-TREE-04", "HC-BACKUP-01"))
 class SplitLosesHostCopy(Model):
     """The upper half of a split node has no host copy, so that the lower half is backed up behind a gap."""
 
@@ -75,7 +75,7 @@ class EmptyNodeStays(Model):
     "K9",
     "SG-24638",
     "VL-44701",
-    expected=("HC-MATCH-01", "HC-INSERT-01", "HC-LOCK-02"),
+    expected=("HC-MATCH-01", "HC-INSERT-01", "HC-LOCK-02", "HC-PREF-15"),
 )
 class NamespacesImitateEachOther(Model):
     """A key in a namespace finds what was stored without one.
@@ -90,7 +90,7 @@ class NamespacesImitateEachOther(Model):
         return found if found.length else super().look(pages, extra)
 
 
-@plant("hash-for-tokens", "K9", "OV-3722", expected=("HC-MATCH-02", "HC-INSERT-01"))
+@plant("hash-for-tokens", "K9", "OV-3722", expected=("HC-MATCH-02", "HC-INSERT-01", "HC-PREF-15"))
 class HashForTokens(Model):
     """A node is taken for matched whole when its first page is, as if equal hashes meant equal tokens.
 
@@ -104,7 +104,7 @@ class HashForTokens(Model):
         return Found(found.node, depth, False) if found.inside and depth <= len(pages) else found
 
 
-@plant("rest-reaches-the-tree", "K15", "SG-24371", expected="HC-TREE-02")
+@plant("rest-reaches-the-tree", "K15", "SG-24371", expected=("HC-TREE-02", "HC-PREF-15"))
 class RestReachesTheTree(Model):
     """The tokens after the last whole page are looked up as a page of their own.
 

@@ -148,7 +148,7 @@ def test_all_are_caught(seed: int) -> None:
 
 def test_a_run_reports_and_stores(tmp_path: Path) -> None:
     """Goal: the report says what happened. Method: a run of three faults, one of them for comparisons only."""
-    names = ["freed-under-writing-pass", "reset-refused-at-rest", "split-loses-lock"]
+    names = ["freed-under-writing-pass", "backup-refused-beside-room", "split-loses-lock"]
     seen: list[str] = []
     report = run_catalogue(
         names, seed=1, steps=20_000, healthy_steps=500, store=tmp_path, progress=lambda result: seen.append(result.id)
@@ -156,7 +156,7 @@ def test_a_run_reports_and_stores(tmp_path: Path) -> None:
 
     assert names == seen == [result.id for result in report.faults]
     assert (3, 3, 0) == (report.caught, report.total, report.false_alarms)
-    assert ["HC-XFER-01", None, "HC-TREE-04"] == [result.caught_by for result in report.faults]
+    assert ["HC-XFER-01", None, "HC-LOCK-04"] == [result.caught_by for result in report.faults]
     assert "HC-CONF-02" == report.faults[1].diverged_at
     assert {f"{name}.jsonl" for name in names} == {path.name for path in tmp_path.iterdir()}
 
