@@ -100,11 +100,13 @@ def disabled_keeps_nothing(change: Change[Operation, Outcome]) -> int:
 def settings_are_lawful(view: View) -> int:
     """The storage settings in force are a known policy, counts and times that are finite and not negative."""
     settings = view.storage.settings
-    times = (settings.prefetch_timeout_base, settings.prefetch_timeout_per_ki_token, settings.prefetch_timeout_max or 0)
-    base, most = settings.prefetch_timeout_base, settings.prefetch_timeout_max
-    numbers = (settings.prefetch_threshold, *times)
-    if any(isinstance(n, bool) or not 0 <= n < math.inf for n in numbers) or (most is not None and base > most):
-        raise Broken.because(f"threshold and times {numbers} are in force, which no request can follow")
+    most = math.inf if settings.prefetch_timeout_max is None else settings.prefetch_timeout_max
+    least, base, per_ki = (
+        settings.prefetch_threshold, settings.prefetch_timeout_base, settings.prefetch_timeout_per_ki_token,
+    )  # fmt: skip
+    finite = 0 <= least < math.inf and 0 <= base < math.inf and base <= most and 0 <= per_ki < math.inf
+    if not finite or bool in (type(least), type(base), type(per_ki)):
+        raise Broken.because(f"threshold {least} and times {base}, {per_ki}, {most} are in force")
     if settings.prefetch_policy not in PREFETCH_POLICIES:
         raise Broken.because(f"prefetch policy {settings.prefetch_policy} is in force, known are {PREFETCH_POLICIES}")
     return 1

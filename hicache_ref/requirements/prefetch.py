@@ -31,6 +31,8 @@ def threshold(view: View) -> int:
 
 def opened(view: View) -> list[Prefetch]:
     """The open prefetches."""
+    if not view.storage.open:
+        return []
     found = map(view.storage.prefetch, view.storage.open.values())
     return [record for record in found if record is not None]
 
@@ -84,6 +86,8 @@ def _may_wait_for_progress(view: View, record: PrefetchEnded) -> bool:
 def one_prefetch_a_request(view: View) -> int:
     """The kept map of open prefetches and the records agree, and what is closed was told to stop."""
     storage = view.storage
+    if not storage.open and not storage.records:
+        return 0
     waiting = {record.id: record.rid for record in storage.prefetches if record.rid is not None}
     said = {name: rid for rid, name in storage.open.items()}
     if said != waiting or len(said) != len(storage.open):
