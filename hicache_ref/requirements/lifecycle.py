@@ -3,9 +3,10 @@
 from hicache_ref.model.records import BackupEnded, PrefetchAnswered, PrefetchEnded, PrefetchQueued
 from hicache_ref.model.state import FREE
 from hicache_ref.requirements.change import Change
+from hicache_ref.requirements.holders import StorageView
 from hicache_ref.requirements.registry import Broken, eventually, step
 from hicache_ref.requirements.store import to_be_stored
-from hicache_ref.requirements.view import StorageView, View
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import ROOT, TIER
 from hicache_ref.vocabulary.operations import Attach, ClearStorage, Detach, Reset
 from hicache_ref.vocabulary.outcomes import Done, Refused

@@ -2,8 +2,9 @@
 
 from hicache_ref.model.state import FREE, Owner
 from hicache_ref.requirements.change import Change
+from hicache_ref.requirements.holders import PoolView
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import PoolView, View
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import TIER, Pages
 from hicache_ref.vocabulary.operations import GiveBack, TakePages
 from hicache_ref.vocabulary.outcomes import Done, Took

@@ -21,7 +21,7 @@ from hicache_ref.search.walk import Plan, Walk
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.ids import DEVICE, HOST, KV, POOLS, ROOT, NodeId, Pages, PoolName
 from hicache_ref.vocabulary.keys import Key
-from hicache_ref.vocabulary.operations import OPERATION_TYPES, Operation
+from hicache_ref.vocabulary.operations import OPERATION_TYPES, STORAGE_OPERATIONS, Operation
 from hicache_ref.vocabulary.outcomes import Outcome
 from hicache_ref.vocabulary.profile import EvictionPolicy, Profile, Rules, Sizes, WritePolicy
 
@@ -241,7 +241,7 @@ class Alone:
 def way(profile: Profile, rng: random.Random) -> tuple[Model, Walk]:
     """A model that has gone some way, and what goes on with it."""
     alone = Alone(profile)
-    left_out = {"audit", "reset", "set_write_policy"}
+    left_out = {"audit", "reset", "set_write_policy"} | STORAGE_OPERATIONS
     plan = Plan(invalid_share=0.0, operations=frozenset(OPERATION_TYPES) - left_out)
     walk = Walk(alone, rng, plan, swarm=False)
     for _ in range(rng.randrange(5, STEPS_BEFORE)):
