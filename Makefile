@@ -61,8 +61,9 @@ test: $(STAMP) ## All tests that need neither minutes nor an engine nor a GPU
 test-long: $(STAMP) ## The tests that take minutes
 	$(PYTEST) -m long
 
-test-peers: $(STAMP) ## The tests that run a released engine; fetches its pinned wheel first
+test-peers: $(STAMP) ## The tests that run released engines; fetches the pinned wheels first
 	$(CHECK) --adapter sglang-rust --fetch --steps 100 --requirement HC-PAGE-01
+	$(BIN)/python -m hicache_ref.adapters.sglang_hiradix.wheels
 	$(PYTEST) -m peers
 
 bench: $(STAMP) ## Compare speeds with the peers

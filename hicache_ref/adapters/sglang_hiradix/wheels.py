@@ -72,3 +72,8 @@ def root_of(version: str, *, fetch: bool) -> Path:
     members = [f"{_SRT}/{module}.py" for module in release.modules]
     members.append(f"sglang-{version}.dist-info/licenses/LICENSE")
     return fetched_wheel("sglang", version, {release.sha256}, members, fetch=fetch)
+
+
+if __name__ == "__main__":
+    for each in RELEASES:
+        root_of(each, fetch=True)
