@@ -49,7 +49,7 @@ def canonical(steps: Sequence[Operation]) -> tuple[str, ...]:
     names: dict[tuple[str, object], int] = {}
 
     def renamed(field: str, value: object) -> object:
-        if field in ("rid", "receipt", "extra") and value is not None:
+        if field in ("rid", "receipt", "extra") and isinstance(value, str):
             return names.setdefault((field, value), len(names))
         if field == "tokens" and isinstance(value, list):
             return [names.setdefault((field, token), len(names)) for token in value]

@@ -240,7 +240,7 @@ def write_is_settled(change: Change[ops.Poll, Polled]) -> int:
     """What a write put is believed stored, what it did not was offered once more, or is reported for good."""
     was, now, told = change.before.storage, change.after.storage, change.told
     given_up = []
-    still_there = change.after.residency[1].difference(*[each.hashes for each, _ in committed(change)])
+    still_there = change.after.residency[1].difference(*[each.hashes[:known] for each, known in committed(change)])
     for name in told.writes:
         record = was.records[name]
         if name in now.records or not isinstance(record, Backup):
