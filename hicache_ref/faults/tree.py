@@ -75,7 +75,7 @@ class EmptyNodeStays(Model):
     "K9",
     "SG-24638",
     "VL-44701",
-    expected=("HC-MATCH-01", "HC-INSERT-01", "HC-LOCK-02", "HC-PREF-15"),
+    expected=("HC-MATCH-01", "HC-INSERT-01", "HC-LOCK-02", "HC-LOAD-03", "HC-PREF-15"),
 )
 class NamespacesImitateEachOther(Model):
     """A key in a namespace finds what was stored without one.
@@ -90,7 +90,7 @@ class NamespacesImitateEachOther(Model):
         return found if found.length else super().look(pages, extra)
 
 
-@plant("hash-for-tokens", "K9", "OV-3722", expected=("HC-MATCH-02", "HC-INSERT-01", "HC-PREF-15"))
+@plant("hash-for-tokens", "K9", "OV-3722", expected=("HC-MATCH-02", "HC-INSERT-01", "HC-LOAD-03", "HC-PREF-15"))
 class HashForTokens(Model):
     """A node is taken for matched whole when its first page is, as if equal hashes meant equal tokens.
 

@@ -9,7 +9,7 @@ from hicache_ref.model.records import Prefetch, PrefetchAnswered, PrefetchEnded,
 from hicache_ref.model.state import Node
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.effects import StorageCancel
-from hicache_ref.vocabulary.ids import KV_HOST, ROOT, Pages
+from hicache_ref.vocabulary.ids import KV_HOST, ROOT, PageHash, Pages
 from hicache_ref.vocabulary.outcomes import Done, Invalid, Progressed
 
 
@@ -126,7 +126,15 @@ class CommitRules(PrefetchRules):
             if loaded:
                 self.storage.loaded[rid] = loaded
             if not record.cleared:
-                self.storage.believed.update(hashes[: len(pages)])
+                self._storage_has(hashes[: len(pages)])
+
+    def _storage_has(self, hashes: tuple[PageHash, ...]) -> None:
+        """Storage delivered these pages, so it is believed to have them, and they are owed to it no more."""
+        storage = self.storage
+        storage.believed.update(hashes)
+        storage.reported.difference_update(hashes)
+        for digest in hashes:
+            storage.owed.pop(digest, None)
 
     def _hang(self, anchor: Node, record: Prefetch, pages: Pages) -> int:
         """The fetched pages are in the tree; returns how many were new."""

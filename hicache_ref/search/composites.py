@@ -97,6 +97,28 @@ def reload(d: Drawing) -> Iterator[Operation]:
     yield from settle(d)
 
 
+def build(d: Drawing) -> Iterator[Operation]:
+    """A prompt goes on where a load has not ended and is backed up; then the load fails, and all that came of it."""
+    rid = d.free_request()
+    yield from flush(d)
+    load = load_back(d)
+    if rid is None or not isinstance(load, ops.LoadBack):
+        return
+    yield ops.LoadBack(key=load.key)
+    loading = [ticket.id for ticket in d.model.state.tickets.values() if ticket.to == "device"]
+    key = load.key.model_copy(update={"tokens": load.key.tokens + (0,) * d.model.profile.sizes.page_size})
+    yield ops.TakePages(rid=rid, n=1)
+    start = len(d.model.pages(key)) - 1
+    yield ops.Forward(rid=rid, key=key, start=start)
+    yield ops.Insert(rid=rid, key=key, start=start)
+    node = d.model.node_at(key)
+    if node is not None and node.host is None:
+        yield ops.WriteBackup(key=key)
+    for ticket in loading:
+        yield ops.CopyFailed(ticket=ticket)
+    yield from settle(d)
+
+
 def fetch(d: Drawing) -> Iterator[Operation]:
     """What was written to storage has left both tiers, and is asked for again; the request may not wait for it."""
     yield from _attached(d)
@@ -196,7 +218,7 @@ def stake(d: Drawing) -> Iterator[Operation]:
 def grow(d: Drawing) -> Iterator[Operation]:
     """A prompt grows turn by turn; each turn is backed up and put into storage, often cut short or in vain."""
     yield from _attached(d)
-    key = d.key()
+    key, good = d.key(), d.rng.choice((0.1, 0.6))
     for turn in range(1, len(d.model.pages(key)) + 1):
         prompt = _cut(d, key, turn)
         yield from request_for(d, prompt)
@@ -209,7 +231,7 @@ def grow(d: Drawing) -> Iterator[Operation]:
         for _ in range(2):
             record = record_at(d, "writing")
             if isinstance(record, BackupWriting):
-                yield batch(d, ops.WriteDone, record, good=0.4)
+                yield batch(d, ops.WriteDone, record, good=good)
         yield ops.Poll(writes=4)
 
 
@@ -229,6 +251,7 @@ COMPOSITE: dict[str, Composite] = {
     "settle": settle,
     "flush": flush,
     "reload": reload,
+    "build": build,
 }
 
 NEEDED: dict[str, str] = {
@@ -237,5 +260,6 @@ NEEDED: dict[str, str] = {
     "come_back": "prefetch",
     "stake": "prefetch",
     "grow": "write_done",
+    "build": "copy_failed",
 }
 """Composites that are of use only where the implementation has this operation."""
