@@ -97,8 +97,28 @@ def reload(d: Drawing) -> Iterator[Operation]:
     yield from settle(d)
 
 
+def abandon(d: Drawing) -> Iterator[Operation]:
+    """A request goes when some of what it waits for has been read, and what was read is given up."""
+    yield from _attached(d)
+    rid = REQUESTS[0]
+    yield ops.Prefetch(rid=rid, key=d.key(), now=d.now)
+    record = d.model.state.storage.records.get(d.model.state.storage.open.get(rid, ""))
+    if record is None:
+        return
+    yield ops.QueryDone(id=record.id, hits=len(record.hashes))
+    yield ops.Poll(answers=4)
+    reading = d.model.state.storage.records.get(record.id)
+    if isinstance(reading, PrefetchReading):
+        yield batch(d, ops.ReadDone, reading, good=1.0)
+    yield ops.Poll(reads=4)
+    yield ops.Abort(rid=rid)
+    yield ops.Poll(releases=4)
+
+
 def build(d: Drawing) -> Iterator[Operation]:
     """A prompt goes on where a load has not ended and is backed up; then the load fails, and all that came of it."""
+    if d.model.state.policy == "write_back" and d.model.rules.write_back_copy == "blocking":
+        return  # a blocking copy of a running pass is owed to storage before the load under it has ended: not yet ruled
     rid = d.free_request()
     yield from flush(d)
     load = load_back(d)
@@ -218,7 +238,7 @@ def stake(d: Drawing) -> Iterator[Operation]:
 def grow(d: Drawing) -> Iterator[Operation]:
     """A prompt grows turn by turn; each turn is backed up and put into storage, often cut short or in vain."""
     yield from _attached(d)
-    key, good = d.key(), d.rng.choice((0.1, 0.6))
+    key, spurned = d.key(), d.rng.random() < 0.4
     for turn in range(1, len(d.model.pages(key)) + 1):
         prompt = _cut(d, key, turn)
         yield from request_for(d, prompt)
@@ -231,7 +251,7 @@ def grow(d: Drawing) -> Iterator[Operation]:
         for _ in range(2):
             record = record_at(d, "writing")
             if isinstance(record, BackupWriting):
-                yield batch(d, ops.WriteDone, record, good=good)
+                yield ops.WriteDone(id=record.id) if spurned else batch(d, ops.WriteDone, record, good=0.6)
         yield ops.Poll(writes=4)
 
 
@@ -252,6 +272,7 @@ COMPOSITE: dict[str, Composite] = {
     "flush": flush,
     "reload": reload,
     "build": build,
+    "abandon": abandon,
 }
 
 NEEDED: dict[str, str] = {
@@ -261,5 +282,6 @@ NEEDED: dict[str, str] = {
     "stake": "prefetch",
     "grow": "write_done",
     "build": "copy_failed",
+    "abandon": "abort",
 }
 """Composites that are of use only where the implementation has this operation."""

@@ -21,7 +21,7 @@ CUT_SHARE = 0.06
 
 KIND_WEIGHT = {
     "take_pages": 0.4, "request": 3.0, "settle": 1.0, "flush": 0.5, "reload": 0.7,
-    "fetch": 1.2, "overtake": 0.5, "come_back": 0.5, "stake": 0.4, "grow": 0.8, "build": 0.4,
+    "fetch": 1.2, "overtake": 0.5, "come_back": 0.5, "stake": 0.4, "grow": 0.8, "build": 0.4, "abandon": 0.3,
 }  # fmt: skip
 WITHOUT_STORAGE = 0.5
 """How many walks leave storage out, so that what happens above it is not crowded out."""
