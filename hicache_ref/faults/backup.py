@@ -36,7 +36,7 @@ class BackupOfNodeAlone(Model):
         return [node.id]
 
 
-@plant("chain-child-first", "K4", OWN, expected="HC-BACKUP-02")
+@plant("chain-child-first", "K4", OWN, expected=("HC-BACKUP-02", "HC-BACKUP-01"))
 class ChainChildFirst(Model):
     """The chain is copied from the leaf upwards, so that it has a gap if it does not end."""
 

@@ -90,7 +90,7 @@ class EventWithoutParent(Model):
                 self.events[index] = event.model_copy(update={"parent_block_hash": None})
 
 
-@plant("host-announced-at-submission", "K13", OWN, expected="HC-EVENT-04")
+@plant("host-announced-at-submission", "K13", OWN, expected=("HC-EVENT-04", "HC-EVENT-05"))
 class HostAnnouncedAtSubmission(Model):
     """A page is announced on host when its backup is submitted, and again when it is there."""
 

@@ -156,7 +156,8 @@ def test_a_run_reports_and_stores(tmp_path: Path) -> None:
 
     assert names == seen == [result.id for result in report.faults]
     assert (3, 3, 0) == (report.caught, report.total, report.false_alarms)
-    assert ["HC-XFER-01", None, "HC-LOCK-04"] == [result.caught_by for result in report.faults]
+    assert [True, False, True] == [result.caught_by in result.expected for result in report.faults]
+    assert report.faults[1].caught_by is None
     assert "HC-CONF-02" == report.faults[1].diverged_at
     assert {f"{name}.jsonl" for name in names} == {path.name for path in tmp_path.iterdir()}
 
