@@ -22,7 +22,7 @@ class StaleMatchInserted(Model):
         return None if why is not None and why.why.endswith("are not resident") else why
 
 
-@plant("evicted-while-inserting", "K6", "TR-17926", expected=("HC-EVICT-07", "HC-TREE-06"))
+@plant("evicted-while-inserting", "K6", "TR-17926", expected=("HC-EVICT-07", "HC-TREE-06", "HC-CONF-01"))
 class EvictedWhileInserting(Model):
     """An insert allocates half way, and the eviction for that takes the node that it is about to extend.
 

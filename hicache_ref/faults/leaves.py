@@ -49,7 +49,7 @@ class InnerNodeStaysLeaf(Model):
             super().update_leaf(number)
 
 
-@plant("host-leaf-under-copy", "K6", "SG-28468", expected="HC-LEAF-02", rules=STAGED)
+@plant("host-leaf-under-copy", "K6", "SG-28468", expected=("HC-LEAF-02", "HC-EVICT-01"), rules=STAGED)
 class HostLeafUnderCopy(Model):
     """A host page that a copy is about to fill may be evicted: a later victim of the same sweep takes it.
 

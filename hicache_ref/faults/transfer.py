@@ -37,7 +37,7 @@ class BackupOvertakesForward(Model):
         return tuple(name for name in super().must_follow(reads, writes) if not name.startswith("f:"))
 
 
-@plant("end-before-source", "K7", OWN, expected="HC-XFER-04")
+@plant("end-before-source", "K7", OWN, expected=("HC-XFER-04", "HC-CONF-01"))
 class EndBeforeSource(Model):
     """A copy may end well while what writes its source still runs."""
 
