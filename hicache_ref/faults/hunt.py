@@ -21,6 +21,9 @@ from hicache_ref.search.walk import Plan, Walk, draw_profile
 from hicache_ref.vocabulary.profile import Profile, Rules
 
 WALK_STEPS = 100
+AFTERWARDS = 2_000
+"""Steps in which a smaller trace of what was found is looked for."""
+
 REFERENCE = Profile()
 
 
@@ -65,25 +68,40 @@ def hunt(
     steps: int,
     base: Profile = REFERENCE,
     rules: Mapping[str, str | int | bool | None] | None = None,
+    tries: int = 1,
 ) -> Catch:
     """The first finding of the walks with this seed, or none within `steps` steps.
 
-    Profiles are drawn around `base`, and have these `rules`.
+    Profiles are drawn around `base`, and have these `rules`. With more than one try the search goes on for
+    `AFTERWARDS` steps at most, and the smallest trace of that many that end in the same requirement is the one that
+    is kept.
     """
-    taken, profile = 0, base
+    first: Catch | None = None
+    best: Catch | None = None
+    taken, end, profile = 0, steps, base
     for index in count():
-        if taken >= steps:
+        if taken >= end or tries == 0:
             break
         rng = random.Random(f"{seed}/{index}")
         profile = _with_rules(draw_profile(rng, base), rules or {})
         stepper = opening(profile, DrawnChooser(random.Random(f"{seed}/{index}/choices")))
-        walk = Walk(stepper, rng, Plan(steps=min(WALK_STEPS, steps - taken)), swarm=index % 2 == 1)
+        walk = Walk(stepper, rng, Plan(steps=min(WALK_STEPS, end - taken)), swarm=index % 2 == 1)
         try:
             walk.run()
         except Found as found:
-            return _made_small(opening, profile, stepper.steps, found.finding, taken)
+            catch = _made_small(opening, profile, stepper.steps, found.finding, taken)
+            first = first or catch
+            best = _smaller(best or catch, catch)
+            end = min(steps, first.taken + AFTERWARDS)
+            tries -= 1
         taken += len(stepper.steps)
-    return Catch(None, profile, (), taken)
+    return Catch(None, profile, (), taken) if best is None or first is None else best._replace(taken=first.taken)
+
+
+def _smaller(one: Catch, other: Catch) -> Catch:
+    """The other, if it is the same story in fewer steps."""
+    same = one.finding and other.finding and one.finding.requirement == other.finding.requirement
+    return other if same and len(other.steps) < len(one.steps) else one
 
 
 def _with_rules(profile: Profile, rules: Mapping[str, str | int | bool | None]) -> Profile:

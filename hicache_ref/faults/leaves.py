@@ -53,7 +53,8 @@ class InnerNodeStaysLeaf(Model):
 class HostLeafUnderCopy(Model):
     """A host page that a copy is about to fill may be evicted: a later victim of the same sweep takes it.
 
-    SGLang's unified tree, write_back with the copies of one sweep left in flight.
+    SGLang's unified tree, write_back with the copies of one sweep left in flight. After a step the kept set is wrong
+    (HC-LEAF-02), unless the sweep of that very step has taken the page (HC-EVICT-01).
     """
 
     def is_host_leaf(self, node: Node) -> bool:

@@ -34,6 +34,9 @@ LOCKSTEP_SHARE = 20
 
 HEALTHY_STEPS = 20_000
 
+TRIES = 4
+"""So many traces are made small, of which the smallest is kept."""
+
 _T = TypeVar("_T")
 
 
@@ -126,9 +129,10 @@ def _hunt_fault(name: str, *, seed: int, steps: int) -> _Hunted:
     """Both hunts of one fault, and the smallest trace of the one that decided."""
     fault, began = FAULTS[name], time.process_time()
     compared_steps = steps if fault.lockstep_only else steps // LOCKSTEP_SHARE
-    by_rules = hunt(alone(fault.model), seed=seed, steps=steps // (LOCKSTEP_SHARE if fault.lockstep_only else 1),
-                    rules=fault.rules)  # fmt: skip
-    compared = hunt(beside_the_model(fault.model), seed=seed, steps=compared_steps, rules=fault.rules)
+    judged_steps = steps // LOCKSTEP_SHARE if fault.lockstep_only else steps
+    by_rules = hunt(alone(fault.model), seed=seed, steps=judged_steps, rules=fault.rules, tries=TRIES)
+    compared = hunt(beside_the_model(fault.model), seed=seed, steps=compared_steps, rules=fault.rules,
+                    tries=TRIES if fault.lockstep_only else 1)  # fmt: skip
     alarm = None
     if compared.finding is not None and compared.finding.source == "oracle":
         alarm = f"beside {name}: the model itself broke {compared.finding.requirement}: {compared.finding.text}"

@@ -37,13 +37,13 @@ class BackupOvertakesForward(Model):
         return tuple(name for name in super().must_follow(reads, writes) if not name.startswith("f:"))
 
 
-@plant("end-before-source", "K7", OWN, expected=("HC-XFER-04", "HC-CONF-01"))
+@plant("end-before-source", "K7", OWN, expected="HC-XFER-04")
 class EndBeforeSource(Model):
-    """A copy may end well while what writes its source still runs."""
+    """A copy may end well while the forward pass that writes its source still runs."""
 
     def waits_for(self, op: Ticket | Pass) -> tuple[str, ...]:
-        """For nothing."""
-        return ()
+        """For other copies only."""
+        return tuple(name for name in super().waits_for(op) if not name.startswith("f:"))
 
 
 @plant("content-counts-at-submission", "K7", "SG-8901b", expected="HC-XFER-05")
