@@ -38,6 +38,9 @@ RuleValue = str | int | bool | None
 STAGED: Mapping[str, RuleValue] = {"write_policy": "write_back", "write_back_copy": "staged"}
 """Rules under which an evicted node waits on host for its copy."""
 
+BLOCKING: Mapping[str, RuleValue] = {"write_policy": "write_back", "write_back_copy": "blocking"}
+"""Rules under which an eviction waits for its copies."""
+
 WRITE_BACK: Mapping[str, RuleValue] = {"write_policy": "write_back"}
 
 OWN = "own"

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Literal
 
-from hicache_ref.faults.catalogue import OWN, STAGED, plant
+from hicache_ref.faults.catalogue import BLOCKING, OWN, STAGED, plant
 from hicache_ref.model import Model
 from hicache_ref.model.copies import Refs
 from hicache_ref.model.state import Node, PageRef, Part, Pass, Ticket
@@ -44,6 +44,14 @@ class EndBeforeSource(Model):
     def waits_for(self, op: Ticket | Pass) -> tuple[str, ...]:
         """For other copies only."""
         return tuple(name for name in super().waits_for(op) if not name.startswith("f:"))
+
+
+@plant("waited-for-may-fail", "K7", OWN, expected="HC-XFER-13", rules=BLOCKING)
+class WaitedForMayFail(Model):
+    """A copy that ended inside an eviction was computed from a load, which may still turn out to have failed."""
+
+    def rely_on(self, reads: Refs) -> None:
+        """On nothing: the end of a copy tells nothing of its sources."""
 
 
 @plant("content-counts-at-submission", "K7", "SG-8901b", expected="HC-XFER-05")

@@ -162,7 +162,7 @@ class _Work:
             (self._places(DEVICE[part.component], part.device), self._places(HOST[part.component], part.host))
             for part in ticket.parts
         ]
-        return ticket.to, ticket.doomed, ticket.good, tuple(parts), self.tree.pinned(ticket)
+        return ticket.to, ticket.doomed, ticket.good, ticket.sure, tuple(parts), self.tree.pinned(ticket)
 
     def _pass(self, name: str) -> Form:
         running = self.state.passes.get(name)
@@ -171,7 +171,7 @@ class _Work:
         pages = [(KV_DEVICE, page) for page in running.pages]
         will_hold = [_content(digest, self._wanted(ref)) for ref, digest in zip(pages, running.hashes, strict=True)]
         writes = self._places(KV_DEVICE, running.pages)
-        return running.doomed, writes, tuple(will_hold), self._set(running.reads), self._set(running.copied)
+        return running.doomed, writes, tuple(will_hold), self._set(running.reads)
 
     def _set(self, refs: frozenset[PageRef]) -> Form:
         return tuple(sorted([self._place(ref) for ref in refs]))
@@ -198,10 +198,7 @@ class _Work:
         """The operations on the books that touch the page, and where in their pages it is."""
         tickets = [(self.number[each.id], _pages(each)) for each in self.state.tickets.values()]
         passes = [
-            (
-                self.number.get(each.id, -1),
-                [*((KV_DEVICE, page) for page in each.pages), *{ref} & (each.reads | each.copied)],
-            )
+            (self.number.get(each.id, -1), [*((KV_DEVICE, page) for page in each.pages), *{ref} & each.reads])
             for each in self.state.passes.values()
         ]
         return tuple(sorted([(number, pages.index(ref)) for number, pages in tickets + passes if ref in pages]))

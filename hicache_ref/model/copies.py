@@ -110,6 +110,8 @@ class CopyRules(MatchRules):
             return Invalid(why=f"no running copy {op.ticket}")
         if not 0 <= op.first_failed < len(ticket.parts):
             return Invalid(why=f"copy {op.ticket} has {len(ticket.parts)} parts")
+        if op.first_failed < ticket.sure:
+            return Invalid(why=f"{ticket.sure} parts of copy {op.ticket} are in place: what was read from them is")
         if op.first_failed and (ticket.doomed or self.waits_for(ticket)):
             return Invalid(why=f"no part of copy {op.ticket} can be in place yet")
         return None
@@ -138,7 +140,7 @@ class CopyRules(MatchRules):
         """The target page holds what the source page held, its draft page too (HC-DRAFT-02).
 
         A copy that ended inside a step has waited for the pass that writes its source, although that pass is
-        reported later: it takes what the pass writes, and loses it if the pass turns out doomed.
+        reported later: it takes what the pass writes.
         """
         pools = self.state.pools
         stamp, draft = pools[source[0]].stamp[source[1]], pools[source[0]].draft[source[1]]
@@ -146,9 +148,24 @@ class CopyRules(MatchRules):
             writer = next(each for each in self.state.passes.values() if source in each.writes)
             stamp = writer.hashes[writer.pages.index(source[1])]
             draft = stamp if self.profile.draft else None
-            self.state.passes[writer.id] = replace(writer, copied=writer.copied | {target})
         pools[target[0]].stamp[target[1]] = stamp
         pools[target[0]].draft[target[1]] = draft
+
+    def rely_on(self, reads: Refs) -> None:
+        """What is still to write these pages, and what that reads, cannot fail any more (HC-XFER-13).
+
+        A copy that ended well inside a step has waited for all of it; only the reports are still to come.
+        """
+        for op in list(running(self.state)):
+            if not _is_live(op) or not op.writes & reads:
+                continue
+            if isinstance(op, Ticket):
+                written = [self._touches(op.to, (part,))[1] & reads for part in op.parts]
+                sure = max(at for at, refs in enumerate(written, start=1) if refs)
+                self.state.tickets[op.id] = replace(op, sure=max(sure, op.sure))
+                self.rely_on(self._touches(op.to, op.parts[:sure])[0])
+            else:
+                self.rely_on(op.reads)
 
     def doom_readers(self, unwritten: Refs) -> None:
         """Every live operation that reads one of these pages can only fail, and so on downstream (HC-XFER-05)."""
@@ -158,14 +175,10 @@ class CopyRules(MatchRules):
             if isinstance(op, Ticket):
                 self.state.tickets[op.id] = replace(op, doomed=True)
                 self.facts.append("doomed_copy")
-                self.doom_readers(op.writes)
             else:
                 self.state.passes[op.id] = replace(op, doomed=True)
                 self.facts.append("doomed_forward")
-                for pool_name, page in op.copied:
-                    self.state.pools[pool_name].stamp[page] = None
-                    self.state.pools[pool_name].draft[page] = None
-                self.doom_readers(op.writes | op.copied)
+            self.doom_readers(op.writes)
 
     # -- the scheduler applies --------------------------------------------------------------------------------------
 

@@ -97,6 +97,8 @@ class EvictRules(CopyRules):
             self._give_up_device(node)
             return True
         done = not ticket.doomed and self.choose.copy_result(ticket.id)
+        if done:
+            self.rely_on(ticket.reads)
         self.land(ticket, len(ticket.parts) if done else 0)
         self.apply_end(self.state.tickets[ticket.id])
         if done:

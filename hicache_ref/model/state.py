@@ -116,6 +116,9 @@ class Ticket:
     good: int | None = None
     """None while it runs; then how many leading parts are in place."""
 
+    sure: int = 0
+    """So many leading parts cannot fail: a copy that ended inside a step has waited for them."""
+
 
 @dataclass(slots=True, frozen=True)
 class Pass:
@@ -127,8 +130,6 @@ class Pass:
     pages: Pages
     hashes: tuple[PageHash, ...]
     doomed: bool = False
-    copied: frozenset[PageRef] = frozenset()
-    """Host pages into which a blocking copy took what this pass writes; the copy had waited for it."""
 
 
 @dataclass(slots=True, frozen=True)

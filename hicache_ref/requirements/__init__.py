@@ -25,6 +25,7 @@ from hicache_ref.requirements import (
     store,
     transfer,
     tree,
+    waited,
     witnesses,
 )
 from hicache_ref.requirements.catalogue import REQUIREMENTS, Requirement, catalogue_digest
@@ -35,8 +36,8 @@ from hicache_ref.requirements.registry import Broken
 from hicache_ref.requirements.view import View
 
 AREAS = (
-    pages, tree, match, insert, locks, leaves, evict, backup, load, transfer, failure, draft, store, prefetch, commits,
-    hashing, events, conformance, lifecycle, witnesses, storage_witnesses,
+    pages, tree, match, insert, locks, leaves, evict, backup, load, transfer, waited, failure, draft, store, prefetch,
+    commits, hashing, events, conformance, lifecycle, witnesses, storage_witnesses,
 )  # fmt: skip
 """Importing them registers their judges."""
 

@@ -6,6 +6,7 @@ from functools import lru_cache
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, step
 from hicache_ref.requirements.view import NOWHERE, View
+from hicache_ref.requirements.waited import EVICTING
 from hicache_ref.vocabulary.hashing import chain
 from hicache_ref.vocabulary.ids import KV_HOST, Medium, PageHash
 from hicache_ref.vocabulary.operations import Operation, Progress
@@ -13,7 +14,6 @@ from hicache_ref.vocabulary.outcomes import Outcome, Polled
 
 Published = Change[Operation, Outcome]
 MEDIA: tuple[Medium, Medium] = ("GPU", "CPU_PINNED")
-_EVICTING = ("evict", "take_pages", "load_back")
 
 
 @lru_cache(maxsize=1 << 16)
@@ -161,7 +161,7 @@ def _written_by_poll(before: View, told: Polled) -> Iterator[PageHash]:
 
 def _copied_in_step(change: Published) -> Iterator[PageHash]:
     """The pages that copies took to host which both began and ended in the step, as the blocking rule has them."""
-    if change.op.op not in _EVICTING or change.before.rules.write_back_copy != "blocking":
+    if change.op.op not in EVICTING or change.before.rules.write_back_copy != "blocking":
         return
     effects = [effect for effect in change.what.effects if effect.kind == "copy_to_host"]
     read = {page for effect in effects for part in effect.parts for page in part.device}

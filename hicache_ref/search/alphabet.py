@@ -120,12 +120,15 @@ def _copy_done(d: Drawing) -> Operation | None:
 
 def copy_failed(d: Drawing) -> Operation | None:
     """The failure of a running copy, at any part that could have been reached."""
-    running = [ticket for ticket in d.model.state.tickets.values() if ticket.good is None]
+    model = d.model
+    running = [each for each in model.state.tickets.values() if each.good is None and each.sure < len(each.parts)]
     if not running:
         return None
     ticket = d.rng.choice(running)
-    early = ticket.doomed or bool(d.model.waits_for(ticket))
-    first = 0 if early else d.rng.randrange(len(ticket.parts))
+    early = ticket.doomed or bool(model.waits_for(ticket))
+    if early and ticket.sure:
+        return None
+    first = 0 if early else d.rng.randrange(ticket.sure, len(ticket.parts))
     return ops.CopyFailed(ticket=ticket.id, first_failed=first)
 
 

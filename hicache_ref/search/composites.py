@@ -117,8 +117,6 @@ def abandon(d: Drawing) -> Iterator[Operation]:
 
 def build(d: Drawing) -> Iterator[Operation]:
     """A prompt goes on where a load has not ended and is backed up; then the load fails, and all that came of it."""
-    if d.model.state.policy == "write_back" and d.model.rules.write_back_copy == "blocking":
-        return  # a blocking copy of a running pass is owed to storage before the load under it has ended: not yet ruled
     rid = d.free_request()
     yield from flush(d)
     load = load_back(d)

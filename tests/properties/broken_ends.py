@@ -1,5 +1,7 @@
 """More broken steps: ends of copies, events, answers and resets."""
 
+from dataclasses import replace
+
 from hicache_ref.model import Step
 from hicache_ref.requirements import Checker
 from hicache_ref.vocabulary.events import BlockRemoved, BlockStored
@@ -52,6 +54,34 @@ def a_copy_ends_before_its_source_is_written() -> Told:
     world.do(WriteBackup(key=key("1")))
     world.unseen(ForwardDone(rid="r"))
     return world, *world.seen(CopyDone(ticket="h:1"))
+
+
+def relied_on() -> World:
+    """A load runs, a pass reads what it fills, and a copy of what the pass writes has ended inside an eviction."""
+    world = World(write_back_copy="blocking")
+    on_host(world, "1")
+    world.do(SetWritePolicy(policy="write_back"))
+    world.do(LoadBack(key=key("1")), TakePages(rid="r", n=1), Forward(rid="r", key=key("12"), start=1))
+    world.do(Insert(rid="r", key=key("12"), start=1))
+    return world
+
+
+@broken("HC-XFER-13")
+def a_load_that_was_waited_for_fails() -> Told:
+    world = relied_on()
+    world.do(Evict(n=1))
+    load = world.state.tickets["d:1"]
+    world.state.tickets["d:1"] = replace(load, sure=0)
+    op, step = world.seen(CopyFailed(ticket="d:1"))
+    return world, op, step
+
+
+@broken("HC-XFER-13")
+def a_load_is_not_sure_though_it_was_waited_for() -> Told:
+    world = relied_on()
+    op, step = world.seen(Evict(n=1))
+    world.state.tickets["d:1"] = replace(world.state.tickets["d:1"], sure=0)
+    return world, op, step
 
 
 @broken("HC-XFER-06", "HC-EVENT-01")

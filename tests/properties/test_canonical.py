@@ -126,7 +126,7 @@ def other_pages(state: State, rng: random.Random) -> Names:
         state.requests[request.id] = replace(request, pages=moved(DEVICE[KV], request.pages))
     for each in list(state.passes.values()):
         state.passes[each.id] = replace(
-            each, reads=refs(each.reads), writes=refs(each.writes), copied=refs(each.copied),
+            each, reads=refs(each.reads), writes=refs(each.writes),
             pages=moved(DEVICE[KV], each.pages),
         )  # fmt: skip
     for ticket in list(state.tickets.values()):

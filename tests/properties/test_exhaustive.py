@@ -26,7 +26,7 @@ LONG = pytest.mark.long
         ("upper", 6535, 71064, 22),
         pytest.param("upper-failures", 9520, 91258, 25, marks=LONG),
         pytest.param("upper-write-back", 27666, 263792, 34, marks=LONG),
-        pytest.param("upper-blocking", 7980, 76477, 25, marks=LONG),
+        pytest.param("upper-blocking", 6890, 67725, 22, marks=LONG),
         pytest.param("upper-all", 23772, 259572, 28, marks=LONG),
     ],
 )

@@ -1,0 +1,72 @@
+"""XFER-13: what a copy has waited for that ended inside a step, under the rule `write_back_copy = blocking`."""
+
+from collections.abc import Iterator
+
+from hicache_ref.model.state import Ticket
+from hicache_ref.requirements.change import Change
+from hicache_ref.requirements.registry import Broken, step
+from hicache_ref.requirements.view import View
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, PoolName, TicketId
+from hicache_ref.vocabulary.operations import CopyFailed, Operation
+from hicache_ref.vocabulary.outcomes import Outcome
+
+EVICTING = ("evict", "take_pages", "load_back")
+"""Operations that may evict from the device, and so copy to host within the step."""
+
+Place = tuple[PoolName, int]
+
+
+@step("HC-XFER-13", "copy_failed", *EVICTING)
+def waited_for_cannot_fail(change: Change[Operation, Outcome]) -> int:
+    """What a copy that ended well inside the step has waited for is sure, and what is sure does not fail."""
+    if isinstance(change.op, CopyFailed):
+        ticket = change.before.tickets[change.op.ticket]
+        if change.op.first_failed < ticket.sure:
+            raise Broken.because(f"{ticket.id} fails at part {change.op.first_failed}, and {ticket.sure} were sure")
+        return ticket.sure
+    if change.before.rules.write_back_copy != "blocking":
+        return 0
+    needed = _waited_for(change.before, set(_read_in_step(change)))
+    for name, parts in needed.items():
+        if change.after.tickets[name].sure < parts:
+            raise Broken.because(f"{parts} parts of {name} were waited for, and are not sure")
+    return len(needed)
+
+
+def _read_in_step(change: Change[Operation, Outcome]) -> Iterator[Place]:
+    """The device pages which copies that ended well inside the step have read."""
+    rows = [row for row in change.before.rows if row.device is not None]
+    held = {page: digest for row in rows for page, digest in zip(row.device or (), row.hashes, strict=True)}
+    stamp = change.after.host.stamp
+    for effect in change.what.effects:
+        if effect.kind == "copy_to_host" and effect.id not in change.after.busy:
+            pairs = [pair for part in effect.parts for pair in zip(part.device, part.host, strict=True)]
+            yield from [(KV_DEVICE, source) for source, target in pairs if stamp[target] == held.get(source)]
+
+
+def _waited_for(view: View, reads: set[Place]) -> dict[TicketId, int]:
+    """The running copies upstream of these pages, each with the number of parts up to the last that is needed."""
+    needed: dict[TicketId, int] = {}
+    ahead, seen = list(reads), set(reads)
+    while ahead:
+        pool, page = ahead.pop()
+        for busy in view.busy.values():
+            if not busy.live or page not in busy.writes(pool):
+                continue
+            sources: set[Place] = {(KV_DEVICE, each) for each in busy.device_reads}
+            if isinstance(busy.record, Ticket):
+                parts, sources = _up_to(busy.record, page)
+                needed[busy.name] = max(parts, needed.get(busy.name, 0))
+            ahead += sources - seen
+            seen |= sources
+    return needed
+
+
+def _up_to(ticket: Ticket, page: int) -> tuple[int, set[Place]]:
+    """How many leading parts end with the one that writes the page, and what these read."""
+    to_host, sources = ticket.to == "host", set[Place]()
+    for number, part in enumerate(ticket.parts, start=1):
+        sources |= {(KV_DEVICE, each) for each in part.device} if to_host else {(KV_HOST, each) for each in part.host}
+        if page in (part.host if to_host else part.device):
+            return number, sources
+    return len(ticket.parts), sources
