@@ -121,7 +121,7 @@ def _judged_by(each: Requirement) -> str:
     if each.by == "storage":
         return "hicache-ref storage check" if each.id in RULES else "the tests of hicache_ref.storage"
     judges: dict[str, Callable[..., object]] = {
-        **{name: judge for name, (judge, _) in ALWAYS.items()},
+        **{name: each.judge for name, each in ALWAYS.items()},
         **{name: judge for name, (_, judge) in STEP.items()},
         **EVENTUALLY,
         **{name: witness for name, (_, witness) in WITNESS.items()},

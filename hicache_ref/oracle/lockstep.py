@@ -165,7 +165,8 @@ class Lockstep:
         if observation.events is not None:
             self.comparison.events(tuple(self.events), observation.events)
             self.events.clear()
-        self.saw_every_step = view is not None and (self.saw_every_step or isinstance(op, ops.Reset))
+        emptied = isinstance(op, ops.Reset) and ours.outcome.kind == "done"
+        self.saw_every_step = view is not None and (self.saw_every_step or emptied)
         if view is not None and self.saw_every_step:
             self._follow_content(op, ours, observation)
             self.comparison.content(self.model.state, self.content, view)

@@ -13,7 +13,7 @@ from hicache_ref.vocabulary.operations import Insert, Operation, Poll, SetWriteP
 from hicache_ref.vocabulary.outcomes import Done, Inserted, Outcome, Polled, Submitted
 
 
-@always("HC-BACKUP-01")
+@always("HC-BACKUP-01", "nodes", "policy")
 def contiguity(view: View) -> int:
     """The parent of a backed-up node is the root or backed up, under write_back at least resident."""
     if not view.rules.contiguity:
@@ -67,7 +67,7 @@ def _had_host_copy(before: View, row: Row) -> bool:
 def pending_backup_pins(change: Change[Operation, Outcome]) -> int:
     """The copy of a node to host keeps that node and all above it pinned, unless write_back submitted it."""
     before, after = change.before, change.after
-    if not after.tickets:
+    if not after.tickets or (change.still and before.tickets is after.tickets):
         return 0
     judged = 0
     for ticket in after.tickets.values():
@@ -84,15 +84,14 @@ def pending_backup_pins(change: Change[Operation, Outcome]) -> int:
     return judged
 
 
-@always("HC-BACKUP-04")
+@always("HC-BACKUP-04", "nodes", "contents", "books")
 def host_copy_is_coming(view: View) -> int:
     """A host page of a node is written, or a copy into it is on the books, or a failure above takes it away."""
-    for row, pool, pages in view.unlike:
-        if pool is not view.host:
-            continue
+    host = view.host
+    for number, pages in host.unlike:
         for page in pages:
-            if pool.stamp[page] is None and page not in pool.written and not is_losing(view, row):
-                raise Broken.because(f"host page {page} of node {row.id} is not written and no copy into it runs")
+            if host.stamp[page] is None and page not in host.written and not is_losing(view, view.row[number]):
+                raise Broken.because(f"host page {page} of node {number} is not written and no copy into it runs")
     return len(view.rows)
 
 

@@ -23,6 +23,11 @@ class Busy(NamedTuple):
     host_writes: frozenset[int]
     record: Ticket | Pass | Record
 
+    @property
+    def touched(self) -> tuple[frozenset[int], frozenset[int], frozenset[int], frozenset[int]]:
+        """Device pages read and written, host pages read and written."""
+        return self.device_reads, self.device_writes, self.host_reads, self.host_writes
+
     def reads(self, pool: PoolName) -> frozenset[int]:
         """The pages of this pool that it reads."""
         return self.device_reads if pool == KV_DEVICE else self.host_reads

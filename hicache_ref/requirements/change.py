@@ -47,7 +47,7 @@ class Change(Generic[OpT, ToldT]):
         self.what = what
         self.told: ToldT = what.outcome  # type: ignore[assignment]
         self.after = after
-        self.still = before.row == after.row
+        self.still = before.row is after.row
         """No node changed in any way."""
 
         self._hashes: tuple[PageHash, ...] | None = None

@@ -1,14 +1,15 @@
 """The checker: judges every state and every step, and reports the weakest requirement that is broken."""
 
 from collections.abc import Callable
+from operator import add
 from typing import Any
 
 from hicache_ref.model.state import State
 from hicache_ref.requirements.catalogue import REQUIREMENTS, implied
 from hicache_ref.requirements.change import Change, StepLike
-from hicache_ref.requirements.plan import plan_of
-from hicache_ref.requirements.registry import ALWAYS, EVENTUALLY, FACT, STEP, WITNESS, Always, Broken
-from hicache_ref.requirements.view import View
+from hicache_ref.requirements.plan import Judges, plan_of
+from hicache_ref.requirements.registry import ALWAYS, EVENTUALLY, FACT, STEP, WITNESS, Broken
+from hicache_ref.requirements.view import EVERYTHING, View
 from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.profile import Profile
 
@@ -17,20 +18,31 @@ _UNJUDGED = (LookupError, TypeError, ValueError, AttributeError)
 
 
 class Checker:
-    """Follows one run. `tally` counts subjects judged by requirement, `reached` witnesses."""
+    """Follows one run. `reached` counts witnesses."""
 
     def __init__(self, profile: Profile, *, only: frozenset[str] | None = None) -> None:
         self.profile = profile
         self._plan = plan_of(only, profile.enabled)
-        self.tally = {name: 0 for name in (*ALWAYS, *STEP, *EVENTUALLY) if only is None or name in only}
+        self._asked: dict[Judges, list[int]] = {}
+        """How many subjects the judges have looked at, by those that are asked together."""
+
         self.reached = {name: 0 for name in (*FACT.values(), *WITNESS) if only is None or name in only}
         self._before: View | None = None
         self._first = True
-        """The state before has not been judged; later ones that did not change need not be judged again."""
+        """The state before has not been judged; of later ones what did not change need not be judged again."""
 
-    def start(self, state: State) -> None:
-        """History is forgotten, and `state` is where the next step begins."""
-        self._before, self._first = View(state, self.profile), True
+    @property
+    def tally(self) -> dict[str, int]:
+        """How many subjects were judged, by requirement."""
+        tally = {name: 0 for name in (*ALWAYS, *STEP, *EVENTUALLY) if self._plan.wants(name)}
+        for judges, counts in self._asked.items():
+            for name, count in zip(judges.names, counts, strict=True):
+                tally[name] += count
+        return tally
+
+    def start(self, state: State, *, judged: bool = False) -> None:
+        """History is forgotten, and `state`, which may have been `judged` before, is where the next step begins."""
+        self._before, self._first = View(state, self.profile), not judged
 
     def check(self, op: Operation, step: StepLike, state: State) -> None:
         """The step and the state after it are judged.
@@ -42,21 +54,23 @@ class Checker:
             raise ValueError("check before start: the state before the step is not known")
         after = View(state, self.profile, before)
         change: Change[Any, Any] = Change(before, op, step, after)
-        plan, tally, moved = self._plan, self.tally, self._first or not change.still
+        plan, changed = self._plan, EVERYTHING if self._first else after.changed(before)
         has = (bool(step.events), bool(step.effects), bool(step.victims), before.has_storage or after.has_storage)
-        judges = plan.steps((op.op, change.told.kind, moved, *has))
+        judges = plan.steps((op.op, change.told.kind, self._first or not change.still, *has))
         try:
-            if moved or not before.equals(after):
-                for name, judge in plan.always[moved, bool(after.busy), after.has_storage]:
-                    tally[name] += judge(after)
-            for name, judge_step in judges:
-                tally[name] += judge_step(change)
+            if changed:
+                self._ask(plan.states(changed, bool(after.busy), after.has_storage), after)
+            self._ask(judges, change)
         except (Broken, *_UNJUDGED) as error:
-            states = [(name, judge, after) for name, judge in plan.always[True, True, True]]
+            states = [(name, judge, after) for name, judge in plan.states(EVERYTHING, True, True)]
             steps = [(name, judge, change) for name, judge in judges]
             raise _weakest([*states, *steps], error) from None
         self._witness(change)
         self._before, self._first = after, False
+
+    def _ask(self, judges: Judges, subject: View | Change[Any, Any]) -> None:
+        counts, before = judges.ask(subject), self._asked.get(judges)
+        self._asked[judges] = counts if before is None else list(map(add, before, counts))
 
     def _witness(self, change: Change[Any, Any]) -> None:
         reached = self.reached
@@ -70,16 +84,15 @@ class Checker:
 
     def check_state(self, state: State) -> None:
         """The state is judged as a whole, whatever came before it. Raises `Broken`."""
-        self._judge(self._plan.always[True, True, True], View(state, self.profile))
+        self._judge(self._plan.states(EVERYTHING, True, True), View(state, self.profile))
 
     def check_quiescent(self, state: State) -> None:
         """What must hold once nothing is pending is judged. Raises `Broken`."""
         self._judge(self._plan.eventually, View(state, self.profile))
 
-    def _judge(self, judges: tuple[tuple[str, Always], ...], view: View) -> None:
+    def _judge(self, judges: Judges, view: View) -> None:
         try:
-            for name, judge in judges:
-                self.tally[name] += judge(view)
+            self._ask(judges, view)
         except (Broken, *_UNJUDGED) as error:
             raise _weakest([(name, judge, view) for name, judge in judges], error) from None
 

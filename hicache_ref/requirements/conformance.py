@@ -47,7 +47,7 @@ def audit_is_true(change: Change[Audit, Audited]) -> int:
     return 1
 
 
-@always("HC-CONF-06")
+@always("HC-CONF-06", "owners", "contents")
 def pools_have_their_size(view: View) -> int:
     """The pools have as many pages as the profile says, and owner and contents for each."""
     sizes, device, host = view.profile.sizes, view.device, view.host
@@ -96,7 +96,7 @@ def disabled_keeps_nothing(change: Change[Operation, Outcome]) -> int:
     return 1
 
 
-@always("HC-CONF-14", "storage")
+@always("HC-CONF-14", "storage", about="storage")
 def settings_are_lawful(view: View) -> int:
     """The storage settings in force are a known policy, counts and times that are finite and not negative."""
     settings = view.storage.settings

@@ -13,7 +13,7 @@ from hicache_ref.vocabulary.outcomes import Done
 Copied = Change[ops.CopyDone | ops.CopyFailed, Done]
 
 
-@always("HC-DRAFT-01")
+@always("HC-DRAFT-01", "owners", "contents")
 def draft_is_of_its_page(view: View) -> int:
     """A valid draft page of a page in use holds what the page holds."""
     if not view.profile.draft:
@@ -27,7 +27,7 @@ def draft_is_of_its_page(view: View) -> int:
     return view.device.size + view.host.size
 
 
-@always("HC-DRAFT-06")
+@always("HC-DRAFT-06", "contents", "storage")
 def no_draft_without_model(view: View) -> int:
     """Without draft model no draft page is valid or believed stored."""
     if not view.profile.draft and (any(view.device.draft) or any(view.host.draft) or view.storage.believed_draft):
@@ -35,7 +35,7 @@ def no_draft_without_model(view: View) -> int:
     return 1
 
 
-@always("HC-DRAFT-07")
+@always("HC-DRAFT-07", "owners", "contents")
 def free_page_has_no_draft(view: View) -> int:
     """The draft page of a free page is invalid."""
     if not view.profile.draft:
@@ -47,7 +47,7 @@ def free_page_has_no_draft(view: View) -> int:
     return len(view.device.free) + len(view.host.free)
 
 
-@always("HC-DRAFT-08", "storage")
+@always("HC-DRAFT-08", "storage", about="storage")
 def draft_is_stored_behind_its_page(view: View) -> int:
     """A draft page is believed stored only where its page was put."""
     storage = view.storage

@@ -49,7 +49,7 @@ def namespaces_share_nothing(view: View) -> int:
     return len(hashes)
 
 
-@always("HC-HASH-03", "storage")
+@always("HC-HASH-03", "nodes", "storage", about="storage")
 def namespaces_stay_here(view: View) -> int:
     """Without hash of the namespace no page of one is asked for, written, owed or believed stored."""
     if view.rules.hash_namespace:

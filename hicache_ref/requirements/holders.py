@@ -1,9 +1,14 @@
 """Pools and storage by value, and who holds which page, as those say who hold."""
 
+from collections.abc import Iterable, Iterator
+
 from hicache_ref.model.records import Backup, Prefetch
 from hicache_ref.model.state import FREE, Owner, State, Storage, no_storage
 from hicache_ref.requirements.busy import NO_PAGES
-from hicache_ref.vocabulary.ids import PageHash, Pages, PoolName
+from hicache_ref.vocabulary.ids import NodeId, PageHash, Pages, PoolName
+
+Copies = list[tuple[Pages, NodeId, tuple[PageHash, ...]]]
+"""The copies of nodes in one pool: pages, node, and what the node says that they hold."""
 
 
 class PoolView:
@@ -21,68 +26,111 @@ class PoolView:
         "stamp",
         "touched",
         "unheld",
+        "unlike",
         "writes",
         "written",
     )
 
-    def __init__(self, name: PoolName, state: State) -> None:
+    def __init__(self, name: PoolName, state: State, earlier: "PoolView | None") -> None:
         pool = state.pools[name]
         self.name = name
-        self.owner: list[Owner] = pool.owner[:]
-        self.stamp: list[PageHash | None] = pool.stamp[:]
-        self.draft: list[PageHash | None] = pool.draft[:]
-        self.free: list[int] = pool.free[:]
+        self.owner: list[Owner]
+        self.stamp: list[PageHash | None]
+        self.draft: list[PageHash | None]
+        self.free: list[int]
+        if earlier is None:
+            self.owner, self.stamp, self.draft, self.free = pool.owner[:], pool.stamp[:], pool.draft[:], pool.free[:]
+        else:
+            self.owner = earlier.owner if earlier.owner == pool.owner else pool.owner[:]
+            self.stamp = earlier.stamp if earlier.stamp == pool.stamp else pool.stamp[:]
+            self.draft = earlier.draft if earlier.draft == pool.draft else pool.draft[:]
+            self.free = earlier.free if earlier.free == pool.free else pool.free[:]
         self.size = len(self.owner)
-        self.held: dict[int, Owner] = dict.fromkeys(self.free, FREE)
-        self.listed = len(self.held)
+        self.held: dict[int, Owner]
+        """Who holds each page that is held at all."""
+
+        self.listed: int
         """How many different pages the free list names."""
 
-        self.claims = len(self.free)
+        self.claims: int
         """How often a page is held; more than there are held pages if one is held twice."""
 
-        self.unheld: tuple[int, ...] = ()
+        self.unheld: tuple[int, ...]
         """Pages that neither the free list nor a node nor a request holds."""
 
-        self.touched: dict[int, str] = {}
+        self.unlike: list[tuple[NodeId, Pages]]
+        """Copies of nodes whose pages do not all hold the node's hashes."""
+
+        self.touched: dict[int, str]
         """Pages that operations on the books touch, and the last one that does."""
 
-        self.written: frozenset[int] = NO_PAGES
+        self.written: frozenset[int]
         """Pages that operations on the books write."""
 
-        self.writes = 0
+        self.writes: int
         """How often; more than there are written pages if two write one."""
 
-    def hold(self, pages: Pages, holder: Owner) -> None:
-        """Each of `pages` is held by `holder`."""
-        self.claims += len(pages)
-        held = self.held
-        for page in pages:
-            held[page] = holder
+    def take_holders(self, copies: Copies, others: Iterable[tuple[Pages, Owner]]) -> None:
+        """The free list, the nodes and the others hold their pages; the rest is unheld."""
+        held: dict[int, Owner] = dict.fromkeys(self.free, FREE)
+        self.listed, claims = len(held), len(self.free)
+        for pages, number, _ in copies:
+            claims += len(pages)
+            holder: Owner = ("node", number)
+            for page in pages:
+                held[page] = holder
+        for pages, holder in others:
+            claims += len(pages)
+            for page in pages:
+                held[page] = holder
+        self.held, self.claims = held, claims
+        self.unheld = () if len(held) == self.size else tuple([p for p in range(self.size) if p not in held])
+
+    def take_contents(self, copies: Copies) -> None:
+        """Copies that do not hold what their node says are known."""
+        stamp = self.stamp
+        self.unlike = [
+            (number, pages) for pages, number, hashes in copies if tuple([stamp[page] for page in pages]) != hashes
+        ]
+
+    def take_touched(self, touching: Iterable[tuple[str, frozenset[int], frozenset[int]]]) -> None:
+        """Each of these operations, by name, touches what it reads and what it writes."""
+        touched: dict[int, str] = {}
+        written, writes = NO_PAGES, 0
+        for name, reads, writing in touching:
+            for page in reads:
+                touched[page] = name
+            for page in writing:
+                touched[page] = name
+            if writing:
+                written |= writing
+                writes += len(writing)
+        self.touched, self.written, self.writes = touched, written, writes
+
+    def share_holders(self, other: "PoolView") -> None:
+        """Holders are those of the other view: nothing that says who holds has changed."""
+        self.held, self.claims, self.listed, self.unheld = other.held, other.claims, other.listed, other.unheld
+
+    def share_touched(self, other: "PoolView") -> None:
+        """Touched is what was in the other view: the books have not changed."""
+        self.touched, self.written, self.writes = other.touched, other.written, other.writes
+
+    def has_same_owners(self, other: "PoolView") -> bool:
+        """Owner map and free list have not changed since the other view, from which this one was made."""
+        return self.free is other.free and self.owner is other.owner
+
+    def has_same_contents(self, other: "PoolView") -> bool:
+        """What the pages hold has not changed since the other view, from which this one was made."""
+        return self.stamp is other.stamp and self.draft is other.draft
 
     def contents(self, pages: Pages) -> tuple[PageHash | None, ...]:
         """What these pages hold."""
         return tuple([self.stamp[page] for page in pages])
 
-    def touch(self, name: str, reads: frozenset[int], writes: frozenset[int]) -> None:
-        """The operation of this name touches these pages."""
-        touched = self.touched
-        for page in reads:
-            touched[page] = name
-        for page in writes:
-            touched[page] = name
-        if writes:
-            self.written |= writes
-            self.writes += len(writes)
-
     def equals(self, other: "PoolView") -> bool:
         """The same pages are free, owned and written."""
         same = self.free == other.free and self.owner == other.owner
         return same and self.stamp == other.stamp and self.draft == other.draft
-
-    def find_unheld(self) -> None:
-        """Once all holders are known, the rest is."""
-        if len(self.held) != self.size:
-            self.unheld = tuple([page for page in range(self.size) if page not in self.held])
 
 
 class StorageView:
@@ -125,14 +173,14 @@ class StorageView:
         record = None if name is None else self.records.get(name)
         return record if isinstance(record, Prefetch) else None
 
-    def hold(self, host: PoolView) -> None:
-        """Open prefetches and the release queue hold their host pages."""
+    def holders(self) -> Iterator[tuple[Pages, Owner]]:
+        """Open prefetches and the release queue, with the host pages that they hold."""
         for name in self.open.values():
             record = self.records.get(name)
             if record is not None:
-                host.hold(record.pages, ("prefetch", name))
+                yield record.pages, ("prefetch", name)
         if self.release:
-            host.hold(tuple(self.release), ("queue", ""))
+            yield tuple(self.release), ("queue", "")
 
     def equals(self, other: "StorageView") -> bool:
         """Nothing of it differs. Written out, for it is asked in every step."""
@@ -157,12 +205,13 @@ NO_STORAGE = StorageView(no_storage())
 """Stands for the storage of all caches that have none, so that they need not be told apart."""
 
 
-def storage_view(storage: Storage) -> StorageView:
-    """The storage part by value; `NO_STORAGE` where nothing is attached and nothing is left of it."""
+def storage_view(storage: Storage, earlier: StorageView | None) -> StorageView:
+    """The storage part by value, the earlier one where nothing changed; `NO_STORAGE` where nothing is there or left."""
     if (
         storage.attached or storage.records or storage.open or storage.release or storage.owed or storage.believed
         or storage.answers or storage.reads or storage.writes or storage.reported or storage.loaded or storage.occupied
         or storage.believed_draft
     ):  # fmt: skip
-        return StorageView(storage)
+        view = StorageView(storage)
+        return earlier if earlier is not None and view.equals(earlier) else view
     return NO_STORAGE

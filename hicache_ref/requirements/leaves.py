@@ -25,7 +25,7 @@ def host_leaves(view: View) -> set[NodeId]:
     }  # fmt: skip
 
 
-@always("HC-LEAF-01")
+@always("HC-LEAF-01", "nodes", "leaves")
 def device_leaf_set(view: View) -> int:
     """The kept device leaves are the device leaves."""
     leaves = device_leaves(view)
@@ -34,7 +34,7 @@ def device_leaf_set(view: View) -> int:
     return len(leaves)
 
 
-@always("HC-LEAF-02")
+@always("HC-LEAF-02", "nodes", "leaves", "books", "storage")
 def host_leaf_set(view: View) -> int:
     """The kept host leaves are the host leaves."""
     leaves = host_leaves(view)
@@ -43,7 +43,7 @@ def host_leaf_set(view: View) -> int:
     return len(leaves)
 
 
-@always("HC-LEAF-03")
+@always("HC-LEAF-03", "nodes", "leaves")
 def leaf_sets_are_apart(view: View) -> int:
     """No node is in both sets, the root and what left the tree in none."""
     both = view.device_leaves & view.host_leaves

@@ -156,9 +156,10 @@ def all_can_be_freed(view: View) -> int:
 @eventually("HC-LIFE-04")
 def all_is_written(view: View) -> int:
     """Every cached page holds what its node says: what was unwritten has been written or has left."""
-    for row, pool, pages in view.unlike:
-        held = pool.contents(pages)
-        raise Broken.because(f"node {row.id} has {TIER[pool.name]} pages {pages} that hold {held}")
+    for pool in view.pools():
+        for number, pages in pool.unlike:
+            held = pool.contents(pages)
+            raise Broken.because(f"node {number} has {TIER[pool.name]} pages {pages} that hold {held}")
     return len(view.rows)
 
 

@@ -23,7 +23,7 @@ def refused_loads_nothing(change: Change[LoadBack, Refused]) -> int:
     return 1
 
 
-@always("HC-LOAD-02", "books")
+@always("HC-LOAD-02", "nodes", "owners", "books", "storage", about="books")
 def sources_are_pinned(view: View) -> int:
     """A host page that a load reads belongs to a node which that load pins, or to nobody but operations."""
     judged = 0
@@ -39,7 +39,7 @@ def sources_are_pinned(view: View) -> int:
     return judged
 
 
-@always("HC-LOAD-05", "books")
+@always("HC-LOAD-05", "nodes", "owners", "requests", "books", "storage", about="books")
 def targets_are_pinned(view: View) -> int:
     """A load pins every node that owns a page which it writes, and all above."""
     judged = 0

@@ -11,7 +11,7 @@ from hicache_ref.vocabulary.operations import Lock, Operation, Unlock
 from hicache_ref.vocabulary.outcomes import Done, Outcome, Polled
 
 
-@always("HC-LOCK-01")
+@always("HC-LOCK-01", "nodes", "receipts", "books")
 def counts_are_pins(view: View) -> int:
     """A node's lock count is the number of receipts and copies that name it."""
     pins = view.pins
@@ -33,7 +33,7 @@ def parents_are_locked(view: View) -> int:
     return judged
 
 
-@always("HC-LOCK-05")
+@always("HC-LOCK-05", "nodes", "receipts", "books")
 def pins_name_nodes(view: View) -> int:
     """Whatever is pinned is in the tree, and never the root."""
     if ROOT in view.pins or not view.pins.keys() <= view.row.keys():
@@ -44,15 +44,12 @@ def pins_name_nodes(view: View) -> int:
 
 def unpinned(view: View, ticket: Ticket) -> list[NodeId]:
     """Nodes that own a page which the copy writes, or are above such a node, and are not named by it."""
+    to_host = ticket.to == "host"
+    held = (view.host if to_host else view.device).held
+    owners = {held.get(page, FREE)[1] for part in ticket.parts for page in (part.host if to_host else part.device)}
     pinned = {number for _, number in ticket.pins}
-    held = (view.host if ticket.to == "host" else view.device).held
-    loose: dict[NodeId, None] = {}
-    for part in ticket.parts:
-        for page in part.host if ticket.to == "host" else part.device:
-            owner = held.get(page, FREE)[1]
-            if isinstance(owner, int):
-                loose.update({row.id: None for row in view.up(view.row[owner]) if row.id not in pinned})
-    return list(loose)
+    rows = [row for owner in owners if isinstance(owner, int) for row in view.up(view.row[owner])]
+    return list(dict.fromkeys([row.id for row in rows if row.id not in pinned]))
 
 
 def _moved(change: Change[Operation, Outcome]) -> dict[NodeId, int]:

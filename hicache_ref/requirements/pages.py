@@ -39,7 +39,7 @@ def _owner_text(owner: Owner | None) -> str:
     return f"{'operation' if owner[0] == 'op' else owner[0]} {owner[1]}"
 
 
-@always("HC-PAGE-01")
+@always("HC-PAGE-01", "nodes", "owners", "requests", "storage")
 def one_holder(view: View) -> int:
     """No page is held twice."""
     for pool in view.pools():
@@ -62,19 +62,19 @@ def _no_orphan(pool: PoolView) -> int:
     return pool.size
 
 
-@always("HC-PAGE-02")
+@always("HC-PAGE-02", "nodes", "owners", "requests")
 def no_device_orphan(view: View) -> int:
     """Every device page has a holder, or was left to an operation."""
     return _no_orphan(view.device)
 
 
-@always("HC-PAGE-03")
+@always("HC-PAGE-03", "nodes", "owners", "storage")
 def no_host_orphan(view: View) -> int:
     """Every host page has a holder, or was left to an operation."""
     return _no_orphan(view.host)
 
 
-@always("HC-PAGE-04")
+@always("HC-PAGE-04", "nodes", "owners", "requests", "books", "storage")
 def op_pages_are_touched(view: View) -> int:
     """A page that the owner map gives to an operation is touched by it, and the operation is on the books."""
     judged = 0
@@ -92,17 +92,17 @@ def op_pages_are_touched(view: View) -> int:
     return judged
 
 
-@always("HC-PAGE-05")
+@always("HC-PAGE-05", "nodes", "owners", "requests", "books", "storage")
 def owner_map_is_true(view: View) -> int:
     """The kept owner map says what holders and operations say."""
     for pool in view.pools():
-        held = pool.held
-        if pool.owner == list(map(held.get, range(pool.size))):
+        held = list(map(pool.held.get, range(pool.size)))
+        for page in pool.unheld:
+            if page in pool.touched:
+                held[page] = ("op", pool.touched[page])
+        if held == pool.owner:
             continue
-        for page, owner in enumerate(pool.owner):
-            holder: Owner | None = held.get(page)
-            if holder is None and page in pool.touched:
-                holder = ("op", pool.touched[page])
+        for page, (owner, holder) in enumerate(zip(pool.owner, held, strict=True)):
             if holder != owner:
                 said = f"the owner map says {_owner_text(owner)}"
                 raise Broken.because(f"{_named(pool, page)}: {said}, it is held by {_owner_text(holder)}")
@@ -110,30 +110,29 @@ def owner_map_is_true(view: View) -> int:
 
 
 def _contents(view: View, pool: PoolView) -> None:
-    for row, where, pages in view.unlike:
-        if where is not pool:
-            continue
+    for number, pages in pool.unlike:
+        row = view.row[number]
         for page, digest, held in zip(pages, row.hashes, pool.contents(pages), strict=False):
             if held is not None and held != digest:
                 said = f"{_named(pool, page)} of node {row.id} holds {held[:8]}"
                 raise Broken.because(f"{said}, the node says {digest[:8]}")
 
 
-@always("HC-PAGE-06")
+@always("HC-PAGE-06", "nodes", "contents")
 def device_contents(view: View) -> int:
     """A written device page of a node holds what the node says."""
     _contents(view, view.device)
     return len(view.rows)
 
 
-@always("HC-PAGE-07")
+@always("HC-PAGE-07", "nodes", "contents")
 def host_contents(view: View) -> int:
     """A written host page of a node holds what the node says."""
     _contents(view, view.host)
     return len(view.rows)
 
 
-@always("HC-PAGE-08")
+@always("HC-PAGE-08", "owners", "contents")
 def free_list_is_true(view: View) -> int:
     """The free list names no page twice and none that has an owner, and a free page holds nothing."""
     for pool in view.pools():
@@ -147,29 +146,15 @@ def free_list_is_true(view: View) -> int:
     return len(view.device.free) + len(view.host.free)
 
 
-@always("HC-PAGE-09")
+@always("HC-PAGE-09", "nodes", "owners", "requests", "books", "sums", "storage")
 def sizes_add_up(view: View) -> int:
     """The kept sums are those of the nodes, and all holders together have exactly the pool."""
-    evictable = protected = on_host = 0
-    for row in view.rows:
-        if row.device is not None:
-            if row.lock:
-                protected += len(row.device)
-            else:
-                evictable += len(row.device)
-        if row.host is not None:
-            on_host += len(row.host)
-    if (evictable, protected) != (view.evictable, view.protected):
+    if view.sums != (view.evictable, view.protected):
         kept = f"{view.evictable} evictable and {view.protected} protected pages are kept"
-        raise Broken.because(f"{kept}, there are {evictable} and {protected}")
-    taken = sum([len(request.pages) for request in view.requests.values()]) if view.requests else 0
-    waiting = 0
-    if view.has_storage:
-        opened = map(view.storage.prefetch, view.storage.open.values())
-        waiting = len(view.storage.release) + sum([len(record.pages) for record in opened if record is not None])
-    for pool, held in ((view.device, evictable + protected + taken), (view.host, on_host + waiting)):
+        raise Broken.because(f"{kept}, there are {view.sums[0]} and {view.sums[1]}")
+    for pool in view.pools():
         given_up = sum([page in pool.touched for page in pool.unheld]) if pool.unheld else 0
-        total = len(pool.free) + held + given_up
+        total = pool.claims + given_up
         if total != pool.size:
             raise Broken.because(f"{pool.name} has {pool.size} pages, its holders have {total}")
     return 2

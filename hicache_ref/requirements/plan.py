@@ -1,23 +1,25 @@
 """Which judges a step calls for: sorted once, looked up in every step."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
-from itertools import product
+from itertools import repeat
+from operator import call
 from typing import Any, TypeVar
 
+from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import (
     ALWAYS,
     EVENTUALLY,
     FACT,
     STEP,
     WITNESS,
-    Always,
+    About,
     Need,
-    Part,
     Scope,
-    StepJudge,
     Witness,
 )
+from hicache_ref.requirements.view import View
 
 DISABLED = "HC-CONF-11"
 ALSO_DISABLED = frozenset({"HC-CONF-04", DISABLED})
@@ -30,39 +32,56 @@ _NEEDS: tuple[Need, ...] = ("nodes", "events", "effects", "victims", "storage")
 _T = TypeVar("_T", bound=Callable[..., Any])
 
 
+@dataclass(frozen=True, eq=False)
+class Judges:
+    """The judges that some kind of state or step calls for, each under the name of its requirement."""
+
+    names: tuple[str, ...]
+    calls: tuple[Callable[[Any], int], ...]
+
+    def __iter__(self) -> Iterator[tuple[str, Callable[[Any], int]]]:
+        return zip(self.names, self.calls, strict=True)
+
+    def ask(self, subject: View | Change[Any, Any]) -> list[int]:
+        """How many subjects each of them looked at. Raises what the first of them raises."""
+        return list(map(call, self.calls, repeat(subject)))
+
+
 class Plan:
     """The judges of one kind of checker, by what a step has to show."""
 
     def __init__(self, only: frozenset[str] | None, enabled: bool) -> None:
         self._only = only
         self._enabled = enabled
-        self.eventually = self._wanted(EVENTUALLY.items())
+        self.eventually = self._judges(EVENTUALLY.items())
         self.facts = {fact: name for fact, name in FACT.items() if self.wants(name)}
-        self.always: dict[tuple[bool, ...], tuple[tuple[str, Always], ...]] = {
-            there: self._states(*there) for there in product((False, True), repeat=3)
-        }
-        """By whether a node changed, whether an operation is on the books, and whether there is storage."""
-
-        self._steps: dict[Kind, tuple[tuple[str, StepJudge], ...]] = {}
+        self._always: dict[tuple[int, bool, bool], Judges] = {}
+        self._steps: dict[Kind, Judges] = {}
         self._witnesses: dict[tuple[str, str], tuple[tuple[str, Witness], ...]] = {}
 
     def wants(self, requirement: str) -> bool:
         """Whether this requirement is to be checked at all."""
         return self._only is None or requirement in self._only
 
-    def _wanted(self, judges: Iterable[tuple[str, _T]]) -> tuple[tuple[str, _T], ...]:
-        return tuple((name, judge) for name, judge in judges if self.wants(name))
+    def _judges(self, judges: Iterable[tuple[str, Callable[[Any], int]]]) -> Judges:
+        wanted = [(name, judge) for name, judge in judges if self.wants(name)]
+        return Judges(tuple([name for name, _ in wanted]), tuple([judge for _, judge in wanted]))
 
-    def _states(self, moved: bool, busy: bool, storage: bool) -> tuple[tuple[str, Always], ...]:
-        idle: dict[Part | None, bool] = {"nodes": not moved, "books": not busy, "storage": not storage, None: False}
-        return self._wanted((name, each.judge) for name, each in ALWAYS.items() if not idle[each.part])
+    def states(self, changed: int, busy: bool, storage: bool) -> Judges:
+        """The judges of a state in which these parts changed, by operations on the books and storage being there."""
+        found = self._always.get((changed, busy, storage))
+        if found is None:
+            there: dict[About | None, bool] = {"books": busy, "storage": storage, None: True}
+            judges = [(name, each.judge) for name, each in ALWAYS.items() if each.parts & changed and there[each.about]]
+            found = self._always[changed, busy, storage] = self._judges(judges)
+        return found
 
-    def steps(self, kind: Kind) -> tuple[tuple[str, StepJudge], ...]:
+    def steps(self, kind: Kind) -> Judges:
         """The judges of such a step."""
         found = self._steps.get(kind)
         if found is None:
             has = frozenset(need for need, there in zip(_NEEDS, kind[2:], strict=True) if there)
-            found = self._steps[kind] = self._scoped(STEP, kind[0], kind[1], has)
+            found = self._steps[kind] = self._judges(self._scoped(STEP, kind[0], kind[1], has))
         return found
 
     def witnesses(self, op: str, told: str) -> tuple[tuple[str, Witness], ...]:

@@ -40,7 +40,7 @@ def opened(view: View) -> list[Prefetch]:
 # -- states -----------------------------------------------------------------------------------------------------------
 
 
-@always("HC-PREF-01", "storage")
+@always("HC-PREF-01", "storage", about="storage")
 def open_prefetch_holds_its_pages(view: View) -> int:
     """An open prefetch holds a host page for each page that it is to read, from when they are taken."""
     judged = 0
@@ -53,7 +53,7 @@ def open_prefetch_holds_its_pages(view: View) -> int:
     return judged
 
 
-@always("HC-PREF-02", "storage")
+@always("HC-PREF-02", "storage", about="storage")
 def what_waits_fits_the_records(view: View) -> int:
     """Whatever has ended and was not applied waits once, and with no more pages than are in place."""
     storage, records = view.storage, view.storage.records
@@ -82,7 +82,7 @@ def _may_wait_for_progress(view: View, record: PrefetchEnded) -> bool:
     return record.rid is not None and view.rules.prefetch_commit == "progress"
 
 
-@always("HC-PREF-04", "storage")
+@always("HC-PREF-04", "storage", about="storage")
 def one_prefetch_a_request(view: View) -> int:
     """The kept map of open prefetches and the records agree, and what is closed was told to stop."""
     storage = view.storage
@@ -98,7 +98,7 @@ def one_prefetch_a_request(view: View) -> int:
     return len(storage.open)
 
 
-@always("HC-PREF-09", "storage")
+@always("HC-PREF-09", "storage", about="storage")
 def occupied_is_what_is_open(view: View) -> int:
     """As many pages count against the limit as the open prefetches asked for."""
     asked = sum([record.asked for record in opened(view)])

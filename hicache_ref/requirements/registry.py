@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from hicache_ref.requirements.change import Change
-from hicache_ref.requirements.view import View
+from hicache_ref.requirements.view import PART, Part, View
 
 Always = Callable[[View], int]
 StepJudge = Callable[[Change[Any, Any]], int]
@@ -38,20 +38,23 @@ class Broken(AssertionError):
         return f"{self.requirement}: {self.text}"
 
 
-Part = Literal["nodes", "books", "storage"]
+About = Literal["books", "storage"]
 Need = Literal["nodes", "events", "effects", "victims", "storage"]
 
 
 class StateJudge(NamedTuple):
-    """A judge of states, and the part of the state that alone it looks at, if there is one.
+    """A judge of states, the parts of a view that it looks at, and what it is about, if there may be nothing of it.
 
-    Where no node changed, a judge of `nodes` has nothing new to see; where no operation is on the books, one of
-    `books` has nothing to see at all, nor has one of `storage` where storage is neither attached nor at work. Asking
-    none of them then is what makes checking every step affordable.
+    A state whose parts have not changed since it was last judged has nothing new to show. Where no operation is on the
+    books, a judge about `books` has nothing to see at all, nor has one about `storage` where storage is neither
+    attached nor at work. Asking none of them then is what makes checking every step affordable.
     """
 
     judge: Always
-    part: Part | None
+    parts: int
+    """The sum of the bits of these parts."""
+
+    about: About | None
 
 
 class Scope(NamedTuple):
@@ -80,11 +83,11 @@ FACT: dict[str, str] = {}
 """Witnesses that the model states itself: fact -> requirement."""
 
 
-def always(requirement: str, part: Part | None = None) -> Callable[[_A], _A]:
-    """The function judges this requirement in every state; with `part` it looks at nothing else."""
+def always(requirement: str, *parts: Part, about: About | None = None) -> Callable[[_A], _A]:
+    """The function judges this requirement in every state; it looks at these parts of the view and no other."""
 
     def register(judge: _A) -> _A:
-        ALWAYS[requirement] = StateJudge(judge, part)
+        ALWAYS[requirement] = StateJudge(judge, sum([PART[part] for part in parts]), about)
         return judge
 
     return register

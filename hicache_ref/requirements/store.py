@@ -38,7 +38,7 @@ def to_be_stored(view: View) -> set[PageHash]:
 # -- states -----------------------------------------------------------------------------------------------------------
 
 
-@always("HC-STORE-01", "storage")
+@always("HC-STORE-01", "nodes", "owners", "contents", "storage", about="storage")
 def written_pages_are_settled(view: View) -> int:
     """A write has a written host page for each hash, of the node of that hash or left to operations."""
     judged, host = 0, view.host
@@ -54,7 +54,7 @@ def written_pages_are_settled(view: View) -> int:
     return judged
 
 
-@always("HC-STORE-03", "storage")
+@always("HC-STORE-03", "nodes", "books", "storage", about="storage")
 def owed_is_on_host(view: View) -> int:
     """What is owed or was reported is settled on host."""
     storage = view.storage
@@ -66,7 +66,7 @@ def owed_is_on_host(view: View) -> int:
     return len(known)
 
 
-@always("HC-STORE-07", "storage")
+@always("HC-STORE-07", "storage", about="storage")
 def offers_are_counted(view: View) -> int:
     """Nothing that is owed was offered as often as allowed, and nothing is owed and reported."""
     storage = view.storage
@@ -76,7 +76,7 @@ def offers_are_counted(view: View) -> int:
     return len(storage.owed)
 
 
-@always("HC-STORE-10", "storage")
+@always("HC-STORE-10", "nodes", "books", "storage", about="storage")
 def nothing_is_forgotten(view: View) -> int:
     """Every settled host page that may be stored is believed stored, owed or reported."""
     storage = view.storage

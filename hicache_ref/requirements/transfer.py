@@ -2,7 +2,7 @@
 
 from hicache_ref.model.state import Pass, Ticket
 from hicache_ref.requirements.backup import is_losing
-from hicache_ref.requirements.busy import Busy
+from hicache_ref.requirements.busy import NO_PAGES
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import View
@@ -11,10 +11,11 @@ from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, TIER, PageHash, PoolN
 from hicache_ref.vocabulary.operations import CopyDone, CopyFailed, ForwardDone, Operation, Poll
 from hicache_ref.vocabulary.outcomes import Done, Outcome, Polled
 
-Refs = frozenset[tuple[PoolName, int]]
+Touched = tuple[frozenset[int], frozenset[int], frozenset[int], frozenset[int]]
+"""Device pages read and written, host pages read and written."""
 
 
-@always("HC-XFER-01", "books")
+@always("HC-XFER-01", "owners", "books", about="books")
 def touched_is_not_free(view: View) -> int:
     """No page that an operation on the books touches is free."""
     for pool in view.pools():
@@ -45,46 +46,44 @@ def polled_in_order(change: Change[Poll, Polled]) -> int:
     return len(before.tickets)
 
 
-def _touches(effect: Effect) -> tuple[Refs, Refs]:
+def _touches(effect: Effect) -> Touched:
     """What an effect reads and writes, from its page lists."""
+    none = NO_PAGES
     if effect.kind == "run_forward":
-        reads, writes = effect.reads, effect.writes
-        return frozenset([(KV_DEVICE, p) for p in reads]), frozenset([(KV_DEVICE, p) for p in writes])
+        return frozenset(effect.reads), frozenset(effect.writes), none, none
     if effect.kind == "storage_read" or effect.kind == "storage_write":
-        batch: Refs = frozenset([(KV_HOST, page) for page in effect.pages])
-        return (frozenset(), batch) if effect.kind == "storage_read" else (batch, frozenset())
+        batch = frozenset(effect.pages)
+        return (none, none, none, batch) if effect.kind == "storage_read" else (none, none, batch, none)
     if effect.kind == "storage_query" or effect.kind == "storage_cancel":
-        return frozenset(), frozenset()
-    device: Refs = frozenset([(KV_DEVICE, page) for part in effect.parts for page in part.device])
-    host: Refs = frozenset([(KV_HOST, page) for part in effect.parts for page in part.host])
-    return (device, host) if effect.kind == "copy_to_host" else (host, device)
+        return none, none, none, none
+    device = frozenset([page for part in effect.parts for page in part.device])
+    host = frozenset([page for part in effect.parts for page in part.host])
+    return (device, none, none, host) if effect.kind == "copy_to_host" else (none, device, host, none)
 
 
-def _busy_refs(busy: Busy) -> tuple[Refs, Refs]:
-    return tuple(
-        frozenset([(pool, page) for pool in (KV_DEVICE, KV_HOST) for page in pages(pool)])
-        for pages in (busy.reads, busy.writes)
-    )  # type: ignore[return-value]
+def _must_wait(mine: Touched, other: Touched) -> bool:
+    """Whether the other writes what this one reads or writes, or reads what this one writes, on either tier."""
+    (reads, writes, from_host, to_host), (read, written, host_read, host_written) = mine, other
+    return bool(
+        written & reads or written & writes or read & writes
+        or host_written & from_host or host_written & to_host or host_read & to_host
+    )  # fmt: skip
 
 
 @step("HC-XFER-03", needs="effects")
 def comes_after(change: Change[Operation, Outcome]) -> int:
     """An effect names the live operations that write what it reads or touch what it writes, and no other."""
-    earlier = {name: _busy_refs(busy) for name, busy in change.before.busy.items() if busy.live}
+    earlier = {name: busy.touched for name, busy in change.before.busy.items() if busy.live}
     for effect in change.what.effects:
         if effect.kind == "storage_query" or effect.kind == "storage_cancel":
             continue
-        reads, writes = _touches(effect)
-        expected = {
-            name
-            for name, (read, written) in earlier.items()
-            if name != effect.id and (written & (reads | writes) or read & writes)
-        }
+        mine = _touches(effect)
+        expected = {name for name, other in earlier.items() if name != effect.id and _must_wait(mine, other)}
         if set(effect.after) != expected or len(effect.after) != len(expected):
             raise Broken.because(f"{effect.id} comes after {effect.after}, by its pages after {sorted(expected)}")
         busy = change.after.busy.get(effect.id)
         if busy is not None and busy.live:
-            earlier[effect.id] = (reads, writes)
+            earlier[effect.id] = mine
     return len(change.what.effects)
 
 
@@ -110,7 +109,7 @@ def ends_after_its_sources(change: Change[CopyDone | CopyFailed | ForwardDone, D
     return 1
 
 
-@always("HC-XFER-05", "books")
+@always("HC-XFER-05", "contents", "books", about="books")
 def doomed_reads_nothing(view: View) -> int:
     """A live operation is doomed if and only if it reads a page that is not written and will not be."""
     judged = 0
@@ -119,8 +118,8 @@ def doomed_reads_nothing(view: View) -> int:
             continue
         judged += 1
         missing = False
-        for pool in view.pools():
-            blank = [page for page in busy.reads(pool.name) if pool.stamp[page] is None]
+        for pool, reads in ((view.device, busy.device_reads), (view.host, busy.host_reads)):
+            blank = [page for page in reads if pool.stamp[page] is None] if reads else ()
             if blank:
                 coming = [o.writes(pool.name) for o in view.busy.values() if o.live and not o.doomed and o is not busy]
                 missing = missing or bool(set(blank).difference(*coming))
@@ -156,19 +155,24 @@ def failed_load_is_forgotten(change: Change[Poll, Polled]) -> int:
     return _nobody_keeps(change, change.told.loads, KV_DEVICE)
 
 
-@always("HC-XFER-08")
+@always("HC-XFER-08", "nodes", "contents", "books")
 def unwritten_is_awaited(view: View) -> int:
     """An unwritten page of a node is about to be written, or a failure at or above the node takes it away."""
-    for row, pool, pages in view.unlike:
-        coming = [busy.writes(pool.name) for busy in view.busy.values() if busy.live]
-        for page in pages:
-            if pool.stamp[page] is None and not any(page in w for w in coming) and not is_losing(view, row):
-                text = f"{TIER[pool.name]} page {page} of node {row.id} is not written, and nothing will write it"
-                raise Broken.because(text)
-    return len(view.unlike)
+    judged = 0
+    for pool in view.pools():
+        if not pool.unlike:
+            continue
+        coming = NO_PAGES.union(*[busy.writes(pool.name) for busy in view.busy.values() if busy.live])
+        for number, pages in pool.unlike:
+            judged += 1
+            missing = [page for page in pages if page not in coming and pool.stamp[page] is None]
+            if missing and not is_losing(view, view.row[number]):
+                pages_named = f"{TIER[pool.name]} pages {missing} of node {number}"
+                raise Broken.because(f"{pages_named} are not written, and nothing will write them")
+    return judged
 
 
-@always("HC-XFER-09", "books")
+@always("HC-XFER-09", "books", about="books")
 def one_writer(view: View) -> int:
     """No two operations on the books write the same page."""
     for pool in view.pools():
@@ -220,9 +224,9 @@ def _moved(before: View, ticket: Ticket, good: int) -> dict[tuple[PoolName, int]
 @step("HC-XFER-11")
 def books_are_kept(change: Change[Operation, Outcome]) -> int:
     """Copies and passes go on the books when they are asked of the world, and leave them by their end or by a poll."""
-    told = change.told
-    if change.before.busy.keys() == change.after.busy.keys() or change.op.op == "reset":
-        return len(change.after.busy)
+    told, was, now = change.told, change.before.busy, change.after.busy
+    if was is now or was.keys() == now.keys() or change.op.op == "reset":
+        return len(now)
     before, after = (view.busy.keys() - view.storage.records.keys() for view in (change.before, change.after))
     expected = before | {effect.id for effect in change.what.effects if not effect.kind.startswith("storage")}
     if isinstance(change.op, ForwardDone):

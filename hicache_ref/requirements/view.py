@@ -1,17 +1,30 @@
 """What the judges look at: the state by value, and who holds what, recomputed from pages and receipts.
 
 A view is built once a step, by code of this folder alone. It copies what a later step could change, so that the
-view of one step is the *before* of the next, and no state has to be cloned.
+view of one step is the *before* of the next, and no state has to be cloned. What did not change is shared, so that
+judges of that part need not be asked again.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
-from hicache_ref.model.state import State
+from hicache_ref.model.state import Pass, Receipt, Request, State, Ticket
 from hicache_ref.requirements.busy import NO_PAGES, Busy, busy_copy, busy_pass, busy_record
-from hicache_ref.requirements.holders import NO_STORAGE, PoolView, storage_view
+from hicache_ref.requirements.holders import NO_STORAGE, Copies, PoolView, StorageView, storage_view
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
-from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, ROOT, NodeId, PageHash, Pages
+from hicache_ref.vocabulary.ids import (
+    KV,
+    KV_DEVICE,
+    KV_HOST,
+    ROOT,
+    NodeId,
+    PageHash,
+    Pages,
+    ReceiptId,
+    RequestId,
+    TicketId,
+)
 from hicache_ref.vocabulary.keys import ChildKey, Key, PageKeys, pages_of
 from hicache_ref.vocabulary.profile import Profile
 
@@ -38,8 +51,37 @@ NOWHERE = Row(-2, -2, (), None, (), None, None, 0, 0, 0, 0, (), 0)
 """Stands for a parent that is not in the tree."""
 
 
+Part = Literal["nodes", "owners", "contents", "requests", "books", "receipts", "sums", "leaves", "policy", "storage"]
+PART: dict[Part, int] = {part: 1 << at for at, part in enumerate(get_args(Part))}
+"""The parts of a view that may change apart from each other, each with its bit."""
+
+EVERYTHING = sum(PART.values())
+
+_S = TypeVar("_S", dict[Any, Any], set[NodeId])
+
+
+def _kept(new: _S, old: _S) -> _S:
+    """The old one where nothing differs, else a copy of the new one."""
+    return old if new == old else new.copy()
+
+
+def _rows(state: State) -> dict[NodeId, Row]:
+    make, rows = tuple.__new__, {}
+    for number, node in state.nodes.items():
+        at, children = node.at, node.children
+        rows[number] = make(
+            Row,
+            (
+                number, node.parent, node.key, node.extra, node.hashes, at.get(KV_DEVICE), at.get(KV_HOST),
+                node.locks[KV], node.hits, node.priority, node.born, tuple(children.items()) if children else (),
+                node.last[KV],
+            ),
+        )  # fmt: skip
+    return rows
+
+
 class View:
-    """The state by value, prepared for judging; operations that `earlier` knows are not taken apart again."""
+    """The state by value, prepared for judging. What did not change since `earlier` is shared with it, by identity."""
 
     def __init__(self, state: State, profile: Profile, earlier: "View | None" = None) -> None:
         self.profile = profile
@@ -48,94 +90,142 @@ class View:
         self.clock = state.clock
         self.evictable = state.evictable
         self.protected = state.protected
-        self.device_leaves = state.device_leaves.copy()
-        self.host_leaves = state.host_leaves.copy()
-        self.receipts = state.receipts.copy()
-        self.tickets = state.tickets.copy()
-        self.requests = state.requests.copy()
-        self.passes = state.passes.copy()
-        self.device = PoolView(KV_DEVICE, state)
-        self.host = PoolView(KV_HOST, state)
-        self.row: dict[NodeId, Row] = {}
-        self.unlike: list[tuple[Row, PoolView, Pages]] = []
-        """Copies of nodes whose pages do not all hold the node's hashes."""
-
-        self._take_nodes(state)
-        self.root = self.row.get(ROOT, NOWHERE)
-        self.pairs: list[tuple[Row, Row]]
-        """All nodes but the root, each with the one above it."""
-
-        rows = self.row
-        self.pairs = [(row, rows.get(row[1], NOWHERE)) for row in rows.values() if row[0] != ROOT]
-        self.rows = [pair[0] for pair in self.pairs]
-        for request in self.requests.values():
-            self.device.hold(request.pages, ("request", request.id))
-        self.storage = storage_view(state.storage)
+        old: View = _NOTHING if earlier is None else earlier
+        self.device_leaves: set[NodeId] = _kept(state.device_leaves, old.device_leaves)
+        self.host_leaves: set[NodeId] = _kept(state.host_leaves, old.host_leaves)
+        self.receipts: dict[ReceiptId, Receipt] = _kept(state.receipts, old.receipts)
+        self.tickets: dict[TicketId, Ticket] = _kept(state.tickets, old.tickets)
+        self.requests: dict[RequestId, Request] = _kept(state.requests, old.requests)
+        self.passes: dict[RequestId, Pass] = _kept(state.passes, old.passes)
+        self.device: PoolView = PoolView(KV_DEVICE, state, old.device)
+        self.host: PoolView = PoolView(KV_HOST, state, old.host)
+        self.storage: StorageView = storage_view(state.storage, old.storage)
         self.has_storage = self.storage is not NO_STORAGE
         """Storage is attached, or something of it is left."""
 
-        if self.has_storage:
-            self.storage.hold(self.host)
-        self.pins: dict[NodeId, int] = {}
+        self.row: dict[NodeId, Row]
+        self.pairs: list[tuple[Row, Row]]
+        """All nodes but the root, each with the one above it."""
+
+        self.rows: list[Row]
+        self.sums: tuple[int, int]
+        """Device pages of unlocked nodes, and of locked ones."""
+
+        self._where: dict[PageHash, tuple[Row, int]] | None
+        self._copies: tuple[Copies, Copies]
+        self._take_nodes(state, old)
+        self.root = self.row.get(ROOT, NOWHERE)
+        self.pins: dict[NodeId, int]
         """How many receipts and copies name each node."""
 
-        self._take_pins()
-        self.busy: dict[str, Busy] = {}
+        self.busy: dict[str, Busy]
         """All operations on the books in the order of submission, copies first."""
 
-        if self.tickets or self.passes or self.storage.records:
-            self._take_busy({} if earlier is None else earlier.busy)
-        self.device.find_unheld()
-        self.host.find_unheld()
-        self._where: dict[PageHash, tuple[Row, int]] | None = None
+        self._take_books(old)
+        self._take_pools(old)
         self._residency: tuple[frozenset[PageHash], frozenset[PageHash]] | None = None
         self._storage_pins: frozenset[NodeId] | None = None
+        if self.row is old.row and self.busy is old.busy:
+            self._residency = old._residency
+            if self.storage is old.storage:
+                self._storage_pins = old._storage_pins
 
-    def _take_nodes(self, state: State) -> None:
-        make, rows, on_device, on_host = tuple.__new__, self.row, self.device, self.host
-        device_stamp, host_stamp = on_device.stamp, on_host.stamp
-        for number, node in state.nodes.items():
-            at, children, hashes = node.at, node.children, node.hashes
-            device, host = at.get(KV_DEVICE), at.get(KV_HOST)
-            rows[number] = row = make(
-                Row,
-                (
-                    number, node.parent, node.key, node.extra, hashes, device, host, node.locks[KV], node.hits,
-                    node.priority, node.born, tuple(children.items()) if children else (), node.last[KV],
-                ),
-            )  # fmt: skip
-            if device:
-                on_device.hold(device, ("node", number))
-                if tuple([device_stamp[page] for page in device]) != hashes:
-                    self.unlike.append((row, on_device, device))
-            if host:
-                on_host.hold(host, ("node", number))
-                if tuple([host_stamp[page] for page in host]) != hashes:
-                    self.unlike.append((row, on_host, host))
+    def _take_nodes(self, state: State, old: "View") -> None:
+        rows = _rows(state)
+        if rows == old.row:
+            self.row, self.pairs, self.rows, self.sums = old.row, old.pairs, old.rows, old.sums
+            self._where, self._copies = old._where, old._copies
+            return
+        self.row, self._where = rows, None
+        self.pairs = [(row, rows.get(row.parent, NOWHERE)) for row in rows.values() if row.id != ROOT]
+        self.rows = [pair[0] for pair in self.pairs]
+        protected = sum([len(row.device) for row in self.rows if row.lock and row.device is not None])
+        self.sums = sum([len(row.device) for row in self.rows if row.device is not None]) - protected, protected
+        self._copies = (
+            [(row.device, row.id, row.hashes) for row in self.rows if row.device],
+            [(row.host, row.id, row.hashes) for row in self.rows if row.host],
+        )
 
-    def _take_pins(self) -> None:
-        pins = self.pins
-        for held in (self.receipts, self.tickets):
-            for each in held.values():
-                for _, number in each.pins:
-                    pins[number] = pins.get(number, 0) + 1
-
-    def _take_busy(self, known: dict[str, Busy]) -> None:
+    def _take_books(self, old: "View") -> None:
+        """Operations that the earlier view knows are not taken apart again."""
+        same_tickets = self.tickets is old.tickets
+        if same_tickets and self.receipts is old.receipts:
+            self.pins = old.pins
+        else:
+            self.pins = {}
+            for held in (self.receipts, self.tickets):
+                for each in held.values():
+                    for _, number in each.pins:
+                        self.pins[number] = self.pins.get(number, 0) + 1
+        records = self.storage.records
+        if same_tickets and self.passes is old.passes and records == old.storage.records:
+            self.busy = old.busy
+            return
+        known, busy = old.busy, {}
         for ticket in self.tickets.values():
-            old = known.get(ticket.id)
-            self._add_busy(old if old is not None and old.record is ticket else busy_copy(ticket))
-        for each in self.passes.values():
-            old = known.get(f"f:{each.id}")
-            self._add_busy(old if old is not None and old.record is each else busy_pass(each))
-        for name, record in self.storage.records.items():
-            old = known.get(name)
-            self._add_busy(old if old is not None and old.record is record else busy_record(record))
+            was = known.get(ticket.id)
+            busy[ticket.id] = was if was is not None and was.record is ticket else busy_copy(ticket)
+        for running in self.passes.values():
+            name = f"f:{running.id}"
+            was = known.get(name)
+            busy[name] = was if was is not None and was.record is running else busy_pass(running)
+        for name, record in records.items():
+            was = known.get(name)
+            busy[name] = was if was is not None and was.record is record else busy_record(record)
+        self.busy = busy
 
-    def _add_busy(self, busy: Busy) -> None:
-        self.busy[busy.name] = busy
-        self.device.touch(busy.name, busy.device_reads, busy.device_writes)
-        if busy.host_reads or busy.host_writes:
-            self.host.touch(busy.name, busy.host_reads, busy.host_writes)
+    def _take_pools(self, old: "View") -> None:
+        """Who holds, touches and fills which page is found out anew where it may have changed."""
+        same_rows, same_busy = self.row is old.row, self.busy is old.busy
+        device, host, storage = self.device, self.host, self.storage
+        if same_rows and device.free is old.device.free and self.requests is old.requests:
+            device.share_holders(old.device)
+        else:
+            device.take_holders(
+                self._copies[0], [(each.pages, ("request", each.id)) for each in self.requests.values()]
+            )
+        if same_rows and host.free is old.host.free and storage is old.storage:
+            host.share_holders(old.host)
+        else:
+            host.take_holders(self._copies[1], storage.holders() if self.has_storage else ())
+        for pool, was, copies in ((device, old.device, self._copies[0]), (host, old.host, self._copies[1])):
+            if same_rows and pool.stamp is was.stamp:
+                pool.unlike = was.unlike
+            else:
+                pool.take_contents(copies)
+        if same_busy:
+            device.share_touched(old.device)
+            host.share_touched(old.host)
+        else:
+            busy = self.busy.values()
+            device.take_touched([(each.name, each.device_reads, each.device_writes) for each in busy])
+            host.take_touched([(each.name, each.host_reads, each.host_writes) for each in busy])
+
+    def changed(self, old: "View") -> int:
+        """The parts that are not the same in `old`, the view from which this one was made: the sum of their bits."""
+        changed = 0
+        if self.row is not old.row:
+            changed |= PART["nodes"]
+        device, host, old_device, old_host = self.device, self.host, old.device, old.host
+        if not (device.has_same_owners(old_device) and host.has_same_owners(old_host)):
+            changed |= PART["owners"]
+        if not (device.has_same_contents(old_device) and host.has_same_contents(old_host)):
+            changed |= PART["contents"]
+        if self.requests is not old.requests:
+            changed |= PART["requests"]
+        if self.busy is not old.busy:
+            changed |= PART["books"]
+        if self.receipts is not old.receipts:
+            changed |= PART["receipts"]
+        if self.device_leaves is not old.device_leaves or self.host_leaves is not old.host_leaves:
+            changed |= PART["leaves"]
+        if self.evictable != old.evictable or self.protected != old.protected:
+            changed |= PART["sums"]
+        if self.policy != old.policy:
+            changed |= PART["policy"]
+        if self.storage is not old.storage:
+            changed |= PART["storage"]
+        return changed
 
     # -- look-ups, made when asked for ------------------------------------------------------------------------------
 
@@ -218,19 +308,12 @@ class View:
         return self.device, self.host
 
     def equals(self, other: "View") -> bool:
-        """Nothing differs. Written out, for it is asked in every step."""
+        """Nothing differs."""
         return (
             self.clock == other.clock
-            and self.row == other.row
-            and self.tickets == other.tickets
-            and self.requests == other.requests
-            and self.passes == other.passes
-            and self.receipts == other.receipts
+            and all(getattr(self, name) == getattr(other, name) for name in _FIELDS)
             and self.device.equals(other.device)
             and self.host.equals(other.host)
-            and self.device_leaves == other.device_leaves
-            and self.host_leaves == other.host_leaves
-            and (self.policy, self.evictable, self.protected) == (other.policy, other.evictable, other.protected)
             and self.storage.equals(other.storage)
         )
 
@@ -250,3 +333,9 @@ _FIELDS = (
     "clock", "row", "receipts", "tickets", "requests", "passes", "device_leaves", "host_leaves", "policy", "evictable",
     "protected",
 )  # fmt: skip
+
+_NOTHING: Any = SimpleNamespace(
+    row=None, device_leaves=None, host_leaves=None, receipts=None, tickets=None, requests=None, passes=None,
+    device=None, host=None, storage=None, busy={},
+)  # fmt: skip
+"""Stands for the view before the first one: nothing is shared with it."""

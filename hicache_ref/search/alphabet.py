@@ -192,24 +192,30 @@ SINGLE: dict[str, Draw] = {
 }
 
 
+_EMPTY = Key(tokens=())
+_NEVER_VALID: tuple[Operation, ...] = (
+    ops.Unlock(receipt="nobody"),
+    ops.GiveBack(rid="nobody"),
+    ops.ForwardDone(rid="nobody"),
+    ops.CopyDone(ticket="h:nothing"),
+    ops.CopyFailed(ticket="d:nothing"),
+    ops.TakePages(rid="r0", n=0),
+    ops.TakePages(rid="r0", n=-1),
+    ops.Evict(n=0),
+    ops.EvictHost(n=-1),
+    ops.WriteBackup(key=_EMPTY),
+    ops.LoadBack(key=_EMPTY),
+    ops.Poll(backups=-1),
+)
+
+
 def invalid(d: Drawing) -> Operation:
     """A call that breaks a precondition: foreign names, double completions, empty keys, n of 0 or less."""
-    empty = Key(tokens=())
     candidates: list[Operation] = [
-        ops.Unlock(receipt="nobody"),
-        ops.GiveBack(rid="nobody"),
-        ops.ForwardDone(rid="nobody"),
-        ops.CopyDone(ticket="h:nothing"),
-        ops.CopyFailed(ticket="d:nothing"),
-        ops.TakePages(rid="r0", n=d.rng.choice((0, -1))),
-        ops.Evict(n=0),
-        ops.EvictHost(n=-1),
-        ops.WriteBackup(key=empty),
-        ops.LoadBack(key=empty),
-        ops.Poll(backups=-1),
+        *_NEVER_VALID,
         ops.Insert(rid="nobody", key=d.key(), start=0),
         ops.Forward(rid="nobody", key=d.key(), start=0),
-        *(ops.Insert(rid=rid, key=empty, start=0) for rid in d.model.state.requests),
+        *(ops.Insert(rid=rid, key=_EMPTY, start=0) for rid in d.model.state.requests),
         *(ops.Insert(rid=rid, key=d.key(), start=1) for rid in d.model.state.requests),
         *(ops.Lock(receipt=receipt, key=d.key()) for receipt in d.model.state.receipts),
         *(ops.CopyDone(ticket=t.id) for t in d.model.state.tickets.values() if t.good is not None),

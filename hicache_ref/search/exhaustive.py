@@ -82,6 +82,7 @@ class Exploration:
         self._moves = Moves(scope)
         self._alike = scope.is_alike
         first = fresh(scope.profile)
+        self.checker.check_state(first)
         self._frontier = [_Place(0, first)]
         self._seen = {self._fingerprint(first)}
         self._came: list[tuple[int, Recorded | None]] = [(0, None)]
@@ -128,7 +129,7 @@ class Exploration:
     def _from(self, place: _Place) -> list[_Place]:
         """The new states that one step leads to."""
         reached: list[_Place] = []
-        self.checker.start(place.state)
+        self.checker.start(place.state, judged=True)
         for op in self._moves.of(self.kind(self.scope.profile, place.state)):
             untold: list[tuple[int, ...]] = [()]
             while untold and self.violation is None:

@@ -26,6 +26,8 @@ class ModelStepper:
         self.checker = Checker(profile) if checker is None else checker
         self.checker.start(self.model.state)
         self.steps: list[Recorded] = []
+        self._log = chooser.log if isinstance(chooser, DrawnChooser) else []
+        """What the chooser drew since the last step."""
 
     def step(self, op: Operation, choices: Sequence[Choice] | None = None) -> Outcome:
         """The operation has happened and every requirement holds. Raises Found."""
@@ -40,14 +42,6 @@ class ModelStepper:
         except CRASHES as error:
             raise Found(crash(error, op, RAISED)) from error
         finally:
-            self.steps.append(Recorded(op, self._choices(chooser, choices)))
+            self.steps.append(Recorded(op, tuple(self._log if choices is None else choices)))
+            self._log.clear()
         return step.outcome
-
-    def _choices(self, chooser: Chooser, given: Sequence[Choice] | None) -> tuple[Choice, ...]:
-        if given is not None:
-            return tuple(given)
-        if isinstance(chooser, DrawnChooser) and chooser.log:
-            taken = tuple(chooser.log)
-            chooser.log.clear()
-            return taken
-        return ()

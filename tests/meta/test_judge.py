@@ -23,6 +23,7 @@ from hicache_ref.vocabulary.operations import (
     Insert,
     MatchPrefix,
     Operation,
+    Reset,
     TakePages,
 )
 from hicache_ref.vocabulary.outcomes import Done, Evicted, Inserted, Matched, Outcome, Took
@@ -82,6 +83,23 @@ def looked_at(steps: Sequence[TraceStep], rng: random.Random, share: float) -> I
         seen = step.observed.model_copy(update={"copies": tuple(copies), "events": tuple(events)})
         yield step.model_copy(update={"observed": seen})
         copies, events = [], []
+
+
+def test_a_refused_reset_empties_nothing() -> None:
+    """Goal: only a reset that happened makes contents known. Method: pages written unseen, then one that is refused."""
+    adapter = ReferenceAdapter()
+    walked = Lockstep(adapter, adapter.describe(), QUIET, "tree", Checker(QUIET))
+    for op in [op for op, _ in INSERTED]:
+        walked.step(op)
+    for op in (TakePages(rid="r1", n=1), Forward(rid="r1", key=Key(tokens=(7,)), start=0), Reset()):
+        walked.step(op)
+    story = retell(Lockstep(adapter, adapter.describe(), QUIET, "tree", Checker(QUIET)), walked.steps)
+    *unseen, last = story.trace_steps()
+    assert last.observed is not None and last.outcome is not None
+    seen = last.model_copy(update={"observed": last.observed.model_copy(update={"events": None})})
+
+    assert "refused" == last.outcome.kind
+    assert [] == found(recording(QUIET, *[each.model_copy(update={"observed": None}) for each in unseen], seen))
 
 
 INSERTED: list[tuple[Operation, Outcome]] = [

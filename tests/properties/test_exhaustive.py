@@ -41,7 +41,7 @@ def test_a_scope_is_looked_at_whole_and_nothing_is_broken(name: str, states: int
     assert () == report.violations
     assert (name, True) == (report.scope, report.complete)
     assert (states, transitions, depth) == (report.states, report.transitions, report.depth)
-    assert transitions <= search.checker.tally["HC-PAGE-01"]
+    assert states <= search.checker.tally["HC-PAGE-01"]
 
 
 class PinsStayBelow(Model):
