@@ -95,7 +95,8 @@ def test_a_refused_reset_empties_nothing() -> None:
         walked.step(op)
     story = retell(Lockstep(adapter, adapter.describe(), QUIET, "tree", Checker(QUIET)), walked.steps)
     *unseen, last = story.trace_steps()
-    assert last.observed is not None and last.outcome is not None
+    assert last.observed is not None
+    assert last.outcome is not None
     seen = last.model_copy(update={"observed": last.observed.model_copy(update={"events": None})})
 
     assert "refused" == last.outcome.kind
