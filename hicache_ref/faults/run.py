@@ -130,9 +130,10 @@ def _hunt_fault(name: str, *, seed: int, steps: int) -> _Hunted:
     fault, began = FAULTS[name], time.process_time()
     compared_steps = steps if fault.lockstep_only else steps // LOCKSTEP_SHARE
     judged_steps = steps // LOCKSTEP_SHARE if fault.lockstep_only else steps
-    by_rules = hunt(alone(fault.model), seed=seed, steps=judged_steps, rules=fault.rules, tries=TRIES)
+    by_rules = hunt(alone(fault.model), seed=seed, steps=judged_steps, rules=fault.rules,
+                    storage=fault.storage, tries=TRIES)  # fmt: skip
     compared = hunt(beside_the_model(fault.model), seed=seed, steps=compared_steps, rules=fault.rules,
-                    tries=TRIES if fault.lockstep_only else 1)  # fmt: skip
+                    storage=fault.storage, tries=TRIES if fault.lockstep_only else 1)  # fmt: skip
     alarm = None
     if compared.finding is not None and compared.finding.source == "oracle":
         alarm = f"beside {name}: the model itself broke {compared.finding.requirement}: {compared.finding.text}"
