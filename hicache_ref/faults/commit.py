@@ -1,4 +1,4 @@
-"""Faults of what becomes of a prefetch: pages freed under the worker or twice, ends that meet the wrong request, gaps."""
+"""Faults of what becomes of a prefetch: pages freed under the worker or twice, ends of another request, and gaps."""
 
 from collections.abc import Mapping
 
@@ -166,7 +166,9 @@ class CommitWithoutAnchor(Model):
             self.storage.loaded[str(record.rid)] = len(pages)
 
 
-@plant_in_storage("commit-below-device-only", "K4", "D6", "SG-30106", expected=("HC-BACKUP-01", "HC-PREF-07"), rules=SELECTIVE)
+@plant_in_storage(
+    "commit-below-device-only", "K4", "D6", "SG-30106", expected=("HC-BACKUP-01", "HC-PREF-07"), rules=SELECTIVE
+)
 class CommitBelowDeviceOnly(Model):
     """Fetched pages are hung below a node that was computed meanwhile and has no host copy.
 
@@ -198,6 +200,15 @@ class CommitForgetsNamespace(Model):
     def _commit(self, record: Prefetch) -> None:
         """Below the root there is none."""
         super()._commit(record.model_copy(update={"extra": None}) if record.anchor == ROOT else record)
+
+
+@plant_in_storage("cleared-read-believed", "K12", OWN, expected="HC-LIFE-09")
+class ClearedReadBelieved(Model):
+    """What was read before storage was emptied is believed to be there when it is committed."""
+
+    def _commit(self, record: Prefetch) -> None:
+        """It has not heard of it."""
+        super()._commit(record.model_copy(update={"cleared": False}))
 
 
 @plant_in_storage("all-counts-as-new", "K10", OWN, expected="HC-PREF-12")

@@ -1,7 +1,8 @@
 """The hunt: walks under one model until something is found, which is then made small.
 
 Every fault is hunted in the same way, with the same seeds, weights and profiles; nothing here knows which fault it
-is after, only whether it is one of the storage tier. Budgets are steps, so that a hunt ends in the same way on every machine.
+is after, only whether it is one of the storage tier. Budgets are steps, so that a hunt ends in the same way on every
+machine.
 """
 
 import random
@@ -73,9 +74,9 @@ def hunt(
 ) -> Catch:
     """The first finding of the walks with this seed, or none within `steps` steps.
 
-    Profiles are drawn around `base`, and have these `rules`. With `storage` no walk leaves it out. With more than one try the search goes on for
-    `AFTERWARDS` steps at most, and the smallest trace of that many that end in the same requirement is the one that
-    is kept.
+    Profiles are drawn around `base`, and have these `rules`. With `storage` no walk leaves storage out. With more than
+    one try the search goes on for `AFTERWARDS` steps at most, and the smallest trace of that many that end in the same
+    requirement is the one that is kept.
     """
     without_storage = 0.0 if storage else WITHOUT_STORAGE
     first: Catch | None = None

@@ -2,7 +2,7 @@
 
 from hicache_ref.faults.catalogue import OWN, PAGES_FIRST, plant, plant_in_storage
 from hicache_ref.model import Model
-from hicache_ref.model.records import BackupWriting, PrefetchEnded, PrefetchReading
+from hicache_ref.model.records import BackupWriting, PrefetchEnded, PrefetchReading, Record
 from hicache_ref.vocabulary.ids import KV_HOST
 from hicache_ref.vocabulary.operations import Attach, Audit, ClearStorage, Detach, Poll, Reset
 from hicache_ref.vocabulary.outcomes import Audited, Done, Polled, Refused
@@ -124,7 +124,9 @@ class ClosedEndOutlivesReset(Model):
     def on_reset(self, op: Reset) -> Done | Refused:
         """It waits to be applied as before."""
         records = self.storage.records
-        closed = {n: r for n, r in records.items() if isinstance(r, PrefetchEnded) and r.rid is None}
+        closed: dict[str, Record] = {
+            name: each for name, each in records.items() if isinstance(each, PrefetchEnded) and each.rid is None
+        }
         reads = [each for each in self.storage.reads if each[0] in closed]
         told = super().on_reset(op)
         if isinstance(told, Done):

@@ -97,7 +97,7 @@ class RefusedPrefetchCounts(Model):
 
 @plant_in_storage("list-keeps-old-place", "K5", "D11", expected="HC-EVICT-02", rules={"eviction": "lru"})
 class ListKeepsOldPlace(Model):
-    """A prefetch marks the path of its anchor as used now, and leaves its nodes where they were in the order of victims.
+    """A prefetch marks the path of its anchor as used, and leaves its nodes where they were in the order of victims.
 
     SGLang's hybrid cache stamps them and does not move them in its list. Two methods, since here the stamps are the
     list: the places that they should have changed are kept beside them.

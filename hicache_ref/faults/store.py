@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from hicache_ref.faults.catalogue import OWN, WRITE_BACK, RuleValue, plant_in_storage
+from hicache_ref.faults.catalogue import OWN, RuleValue, plant_in_storage
 from hicache_ref.model import Model
 from hicache_ref.model.records import Backup, BackupEnded, BackupWriting, Prefetch, Record
 from hicache_ref.model.state import Node, Part
@@ -18,7 +18,7 @@ ONE_TRY: Mapping[str, RuleValue] = {"storage_retries": 1}
 # -- what storage work pins -------------------------------------------------------------------------------------------
 
 
-@plant_in_storage("anchor-unpinned", "K6", OWN, expected=("HC-LEAF-02", "HC-EVICT-04", "HC-PREF-03"))
+@plant_in_storage("anchor-unpinned", "K5", "SG-23696", expected=("HC-LEAF-02", "HC-EVICT-04", "HC-PREF-03"))
 class AnchorUnpinned(Model):
     """The node below which pages are to come is evicted like any other."""
 
@@ -34,18 +34,6 @@ class WriteSourceUnpinned(Model):
     def pinned_by(self, node: Node) -> set[str]:
         """Prefetches only."""
         return {name for name in super().pinned_by(node) if isinstance(self.storage.records[name], Prefetch)}
-
-
-@plant_in_storage("cascade-looks-at-locks", "K5", "SG-23696", expected="HC-PREF-03", rules=WRITE_BACK)
-class CascadeLooksAtLocks(Model):
-    """A node that is dropped takes nodes on host only with it, on which a prefetch hangs or which a write reads.
-
-    SGLang's hybrid cache: the cascade looked at device locks, and not at the counters of prefetch and storage.
-    """
-
-    def is_in_use(self, node: Node) -> bool:
-        """Locks alone."""
-        return any(node.locks.values())
 
 
 # -- what is owed and offered -----------------------------------------------------------------------------------------
@@ -118,7 +106,7 @@ class NamespacePutUnhashed(Model):
 
 @plant_in_storage("namespace-not-asked", "K9", "D9", "SG-38577", expected="HC-HASH-04", rules={"hash_namespace": True})
 class NamespaceNotAsked(Model):
-    """Storage is asked for a key in a namespace as if it were in none, so that one adapter is served another's pages."""
+    """Storage is asked for a key in a namespace as if it were in none, and one adapter is served another's pages."""
 
     def storage_seed(self, extra: str | None) -> PageHash | None:
         """None."""
@@ -208,6 +196,16 @@ class FailureTakenForSuccess(Model):
         record = self.storage.records[name]
         assert isinstance(record, BackupEnded)
         self.storage.records[name] = record.model_copy(update={"done": len(record.hashes)})
+        return super().apply_write(name)
+
+
+@plant_in_storage("cleared-write-believed", "K12", OWN, expected="HC-LIFE-09")
+class ClearedWriteBelieved(Model):
+    """What a write had put before storage was emptied is believed to be there when the write ends."""
+
+    def apply_write(self, name: str) -> bool:
+        """It has not heard of it."""
+        self.storage.records[name] = self.storage.records[name].model_copy(update={"cleared": False})
         return super().apply_write(name)
 
 
