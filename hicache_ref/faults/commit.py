@@ -8,7 +8,7 @@ from hicache_ref.model.records import Prefetch, PrefetchEnded, PrefetchQueued, P
 from hicache_ref.model.state import FREE, Node
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.ids import KV_HOST, ROOT, Pages
-from hicache_ref.vocabulary.outcomes import Done, Progressed
+from hicache_ref.vocabulary.outcomes import Done, Polled, Progressed
 
 SELECTIVE: Mapping[str, RuleValue] = {"write_policy": "write_through_selective"}
 """Rules under which a node has no host copy when it is computed."""
@@ -80,14 +80,26 @@ class AbortKeepsCount(Model):
         return told
 
 
-@plant_in_storage("abort-leaves-query", "K1", "SG-9874", expected=("HC-PREF-11", "HC-LIFE-06"))
+@plant_in_storage("abort-leaves-query", "K1", "SG-9874", expected="HC-PREF-11")
 class AbortLeavesQuery(Model):
-    """A request that goes while its query runs leaves its prefetch behind, for which nobody will ask."""
+    """A request that goes while its query runs leaves its prefetch behind, for which nobody will ask.
+
+    Two methods, since a detach and a reset abort what is open too, and do so well.
+    """
+
+    all_close = False
 
     def on_abort(self, op: ops.Abort) -> Done:
         """Only what is read is closed."""
         record = self.storage.records.get(self.storage.open.get(op.rid, ""))
-        return Done() if isinstance(record, PrefetchQueued) else super().on_abort(op)
+        queued = isinstance(record, PrefetchQueued) and not self.all_close
+        return Done() if queued else super().on_abort(op)
+
+    def _close_storage_work(self) -> None:
+        """All is."""
+        self.all_close = True
+        super()._close_storage_work()
+        self.all_close = False
 
 
 @plant_in_storage("abort-frees-what-is-read", "K6", "D5", expected=("HC-XFER-01", "HC-PREF-11"))
@@ -160,6 +172,7 @@ class CommitWithoutAnchor(Model):
             super()._commit(record)
             return
         pages = self._close(record.id)
+        self.storage.loaded.pop(str(record.rid), None)
         if pages:
             leaf = self.attach(anchor, record.key[: len(pages)], record.extra, 0)
             self._place_fetched(leaf, pages, record)
@@ -283,15 +296,23 @@ class LateEndByRequest(_WhoAsked):
 
 @plant_in_storage("late-end-is-cached", "K6", OWN, expected="HC-PREF-14")
 class LateEndIsCached(Model):
-    """What was read for a request that has gone is hung into the tree when its end arrives."""
+    """What was read for a request that has gone is hung into the tree by the poll that applies its end."""
 
-    def apply_read(self, name: str, done: int) -> bool:
+    def on_poll(self, op: ops.Poll) -> Polled:
         """If nothing of it was handed over before."""
-        record, anchor = self._prefetch(name), self.state.nodes.get(self._prefetch(name).anchor)
-        whole = isinstance(record, PrefetchEnded) and record.rid is None and len(record.key) == record.asked
-        if isinstance(record, PrefetchEnded) and whole and done and anchor is not None:
+        late: list[int] = []
+        for name, done in self.storage.reads[: op.reads]:
+            record = self._prefetch(name)
+            anchor = self.state.nodes.get(record.anchor)
+            if not isinstance(record, PrefetchEnded) or record.rid is not None or done < record.done:
+                continue
+            if anchor is None or (anchor.id != ROOT and anchor.host is None) or len(record.key) < record.asked:
+                continue
             self._hang(anchor, record, record.pages[:done])
-        return super().apply_read(name, done)
+            late.extend(record.pages[:done])
+        told = super().on_poll(op)
+        self._update_leaves_of(tuple(late))
+        return told
 
 
 @plant_in_storage("tail-released-twice", "K2", "R14", "SG-13483", expected="HC-PAGE-01")

@@ -100,9 +100,11 @@ class ResetForgetsReads(Model):
 
     def on_reset(self, op: Reset) -> Done | Refused:
         """Nothing is read."""
-        records = self.storage.records
-        self.storage.records = {n: r for n, r in records.items() if not isinstance(r, PrefetchReading)}
-        self.storage.open, self.storage.reads = {}, []
+        storage = self.storage
+        reading = {name for name, record in storage.records.items() if isinstance(record, PrefetchReading)}
+        storage.records = {name: each for name, each in storage.records.items() if name not in reading}
+        storage.open = {rid: name for rid, name in storage.open.items() if name not in reading}
+        storage.reads = [each for each in storage.reads if each[0] not in reading]
         return super().on_reset(op)
 
 
