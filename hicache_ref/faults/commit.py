@@ -296,23 +296,30 @@ class LateEndByRequest(_WhoAsked):
 
 @plant_in_storage("late-end-is-cached", "K6", OWN, expected="HC-PREF-14")
 class LateEndIsCached(Model):
-    """What was read for a request that has gone is hung into the tree by the poll that applies its end."""
+    """What was read for a request that has gone is hung into the tree by the poll that applies its end.
+
+    Two methods, since a detach and a reset apply ends too, and do so well.
+    """
+
+    polls = False
 
     def on_poll(self, op: ops.Poll) -> Polled:
-        """If nothing of it was handed over before."""
-        late: list[int] = []
-        for name, done in self.storage.reads[: op.reads]:
-            record = self._prefetch(name)
-            anchor = self.state.nodes.get(record.anchor)
-            if not isinstance(record, PrefetchEnded) or record.rid is not None or done < record.done:
-                continue
-            if anchor is None or (anchor.id != ROOT and anchor.host is None) or len(record.key) < record.asked:
-                continue
-            self._hang(anchor, record, record.pages[:done])
-            late.extend(record.pages[:done])
+        """From here on, up to its end."""
+        self.polls = True
         told = super().on_poll(op)
-        self._update_leaves_of(tuple(late))
+        self.polls = False
         return told
+
+    def apply_read(self, name: str, done: int) -> bool:
+        """If its anchor can hold it, and nothing of it was handed over before."""
+        record = self._prefetch(name)
+        anchor = self.state.nodes.get(record.anchor)
+        late = record.rid is None and isinstance(record, PrefetchEnded) and len(record.key) == record.asked
+        if self.polls and late and anchor is not None and (anchor.id == ROOT or anchor.host is not None):
+            self._hang(anchor, record, record.pages[:done])
+        committed = super().apply_read(name, done)
+        self._update_leaves_of(record.pages)
+        return committed
 
 
 @plant_in_storage("tail-released-twice", "K2", "R14", "SG-13483", expected="HC-PAGE-01")

@@ -27,7 +27,7 @@ class AnchorUnpinned(Model):
         return {name for name in super().pinned_by(node) if isinstance(self.storage.records[name], Backup)}
 
 
-@plant_in_storage("write-source-unpinned", "K6", OWN, expected=("HC-LEAF-02", "HC-EVICT-04"))
+@plant_in_storage("write-source-unpinned", "K6", OWN, expected="HC-LEAF-02")
 class WriteSourceUnpinned(Model):
     """A node whose host pages a write to storage reads is evicted like any other."""
 
