@@ -6,6 +6,8 @@ caught it.
 
 from hicache_ref.faults import (
     backup,
+    commit,
+    draft,
     events,
     evict,
     hashing,
@@ -15,15 +17,20 @@ from hicache_ref.faults import (
     load,
     locks,
     pages,
+    prefetch,
+    store,
     transfer,
     tree,
 )
 from hicache_ref.faults.catalogue import FAULTS, KINDS, Fault, Kind, model
 
-FAMILIES = (pages, tree, locks, leaves, evict, backup, load, insert, transfer, hashing, events, lifecycle)
+FAMILIES = (
+    pages, tree, locks, leaves, evict, backup, load, insert, transfer, hashing, events, store, prefetch, commit, draft,
+    lifecycle,
+)  # fmt: skip
 """The modules by which the catalogue is filled."""
 
 __all__ = [
-    "FAMILIES", "FAULTS", "KINDS", "Fault", "Kind", "backup", "events", "evict", "hashing", "insert", "leaves",
-    "lifecycle", "load", "locks", "model", "pages", "transfer", "tree",
+    "FAMILIES", "FAULTS", "KINDS", "Fault", "Kind", "backup", "commit", "draft", "events", "evict", "hashing", "insert",
+    "leaves", "lifecycle", "load", "locks", "model", "pages", "prefetch", "store", "transfer", "tree",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ The catalogue tests the tester: a fault that no requirement notices is a hole in
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from inspect import getdoc
 from types import MappingProxyType
 from typing import Literal, TypeVar
@@ -43,6 +44,9 @@ BLOCKING: Mapping[str, RuleValue] = {"write_policy": "write_back", "write_back_c
 
 WRITE_BACK: Mapping[str, RuleValue] = {"write_policy": "write_back"}
 
+PAGES_FIRST: Mapping[str, RuleValue] = {"prefetch_allocation": "before"}
+"""Rules under which a prefetch takes its pages before storage has answered, and queues those it does not need."""
+
 OWN = "own"
 """Origin of a fault that no public report describes."""
 
@@ -69,6 +73,9 @@ class Fault:
     lockstep_only: str | None
     """Why no requirement can notice it and only a comparison can; None: a requirement must."""
 
+    storage: bool
+    """It is one of the storage tier: no walk that hunts it leaves storage out."""
+
     @property
     def origin(self) -> str:
         """All origins in one text."""
@@ -92,6 +99,7 @@ def plant(
     expected: str | tuple[str, ...],
     rules: Mapping[str, RuleValue] | None = None,
     lockstep_only: str | None = None,
+    storage: bool = False,
 ) -> Callable[[type[_M]], type[_M]]:
     """The decorated model is in the catalogue as `fault`; the first line of its docstring is the title.
 
@@ -104,11 +112,15 @@ def plant(
         FAULTS[fault] = Fault(
             id=fault, kind=kind, origins=origins, title=(getdoc(model) or "").partition("\n")[0],
             expected=(expected,) if isinstance(expected, str) else expected, model=model,
-            rules=MappingProxyType(dict(rules or {})), lockstep_only=lockstep_only,
+            rules=MappingProxyType(dict(rules or {})), lockstep_only=lockstep_only, storage=storage,
         )  # fmt: skip
         return model
 
     return enter
+
+
+plant_in_storage = partial(plant, storage=True)
+"""As `plant`, for a fault of the storage tier."""
 
 
 def model(fault: str) -> type[Model]:

@@ -1,7 +1,8 @@
 """The hunt: walks under one model until something is found, which is then made small.
 
 Every fault is hunted in the same way, with the same seeds, weights and profiles; nothing here knows which fault it
-is after. Budgets are steps, so that a hunt ends in the same way on every machine.
+is after, only whether it is one of the storage tier. Budgets are steps, so that a hunt ends in the same way on every
+machine.
 """
 
 import random
@@ -17,7 +18,7 @@ from hicache_ref.requirements import Checker
 from hicache_ref.search.finding import Finding, Found, Recorded
 from hicache_ref.search.minimise import Replayable, minimise
 from hicache_ref.search.stepping import ModelStepper
-from hicache_ref.search.walk import Plan, Walk, draw_profile
+from hicache_ref.search.walk import WITHOUT_STORAGE, Plan, Walk, draw_profile
 from hicache_ref.vocabulary.profile import Profile, Rules
 
 WALK_STEPS = 100
@@ -68,14 +69,16 @@ def hunt(
     steps: int,
     base: Profile = REFERENCE,
     rules: Mapping[str, str | int | bool | None] | None = None,
+    storage: bool = False,
     tries: int = 1,
 ) -> Catch:
     """The first finding of the walks with this seed, or none within `steps` steps.
 
-    Profiles are drawn around `base`, and have these `rules`. With more than one try the search goes on for
-    `AFTERWARDS` steps at most, and the smallest trace of that many that end in the same requirement is the one that
-    is kept.
+    Profiles are drawn around `base`, and have these `rules`. With `storage` no walk leaves storage out. With more than
+    one try the search goes on for `AFTERWARDS` steps at most, and the smallest trace of that many that end in the same
+    requirement is the one that is kept.
     """
+    without_storage = 0.0 if storage else WITHOUT_STORAGE
     first: Catch | None = None
     best: Catch | None = None
     taken, end, profile = 0, steps, base
@@ -85,7 +88,8 @@ def hunt(
         rng = random.Random(f"{seed}/{index}")
         profile = _with_rules(draw_profile(rng, base), rules or {})
         stepper = opening(profile, DrawnChooser(random.Random(f"{seed}/{index}/choices")))
-        walk = Walk(stepper, rng, Plan(steps=min(WALK_STEPS, end - taken)), swarm=index % 2 == 1)
+        plan = Plan(steps=min(WALK_STEPS, end - taken), without_storage=without_storage)
+        walk = Walk(stepper, rng, plan, swarm=index % 2 == 1)
         try:
             walk.run()
         except Found as found:

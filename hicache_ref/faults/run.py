@@ -29,10 +29,11 @@ from hicache_ref.vocabulary.profile import RULES, Profile
 STEPS = 500_000
 """How many steps a fault is hunted alone."""
 
-LOCKSTEP_SHARE = 20
+LOCKSTEP_SHARE = 40
 """A comparison gets one step in so many: what it cannot see would be hunted to the end of the budget."""
 
 HEALTHY_STEPS = 20_000
+HEALTHY_LOCKSTEP_SHARE = 20
 
 TRIES = 4
 """So many traces are made small, of which the smallest is kept."""
@@ -130,9 +131,10 @@ def _hunt_fault(name: str, *, seed: int, steps: int) -> _Hunted:
     fault, began = FAULTS[name], time.process_time()
     compared_steps = steps if fault.lockstep_only else steps // LOCKSTEP_SHARE
     judged_steps = steps // LOCKSTEP_SHARE if fault.lockstep_only else steps
-    by_rules = hunt(alone(fault.model), seed=seed, steps=judged_steps, rules=fault.rules, tries=TRIES)
+    by_rules = hunt(alone(fault.model), seed=seed, steps=judged_steps, rules=fault.rules,
+                    storage=fault.storage, tries=TRIES)  # fmt: skip
     compared = hunt(beside_the_model(fault.model), seed=seed, steps=compared_steps, rules=fault.rules,
-                    tries=TRIES if fault.lockstep_only else 1)  # fmt: skip
+                    storage=fault.storage, tries=TRIES if fault.lockstep_only else 1)  # fmt: skip
     alarm = None
     if compared.finding is not None and compared.finding.source == "oracle":
         alarm = f"beside {name}: the model itself broke {compared.finding.requirement}: {compared.finding.text}"
@@ -164,7 +166,7 @@ def _hunt_healthy(preset: str, *, seed: int, steps: int) -> list[str]:
     base = Profile(rules=RULES[preset], name=preset)
     hunts = {
         "alone": hunt(alone(Model), seed=seed, steps=steps, base=base),
-        "beside itself": hunt(beside_the_model(Model), seed=seed, steps=steps // LOCKSTEP_SHARE, base=base),
+        "beside itself": hunt(beside_the_model(Model), seed=seed, steps=steps // HEALTHY_LOCKSTEP_SHARE, base=base),
     }
     found = ((where, catch.finding) for where, catch in hunts.items())
     return [

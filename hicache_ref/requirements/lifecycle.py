@@ -1,5 +1,7 @@
 """LIFE: what is left when nothing runs, and after a reset."""
 
+from typing import Any
+
 from hicache_ref.model.records import BackupEnded, PrefetchAnswered, PrefetchEnded, PrefetchQueued
 from hicache_ref.model.state import FREE
 from hicache_ref.requirements.change import Change
@@ -9,7 +11,7 @@ from hicache_ref.requirements.store import to_be_stored
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import ROOT, TIER
 from hicache_ref.vocabulary.operations import Attach, ClearStorage, Detach, Reset
-from hicache_ref.vocabulary.outcomes import Done, Refused
+from hicache_ref.vocabulary.outcomes import Done, Outcome, Refused
 
 
 @eventually("HC-LIFE-01")
@@ -118,8 +120,22 @@ def detach_leaves_nothing(change: Change[Detach, Done]) -> int:
     return 1
 
 
-@step("HC-LIFE-09", "clear_storage")
-def clear_forgets_storage(change: Change[ClearStorage, Done]) -> int:
+@step("HC-LIFE-09", "clear_storage", "poll", "progress", "detach", "reset", needs="storage")
+def clear_forgets_storage(change: Change[Any, Outcome]) -> int:
+    """After a clear nothing is believed stored, and neither is anything by the end of what was under way then."""
+    if isinstance(change.op, ClearStorage):
+        return _all_is_owed_again(change)
+    was, now = change.before.storage, change.after.storage
+    cleared = [record for record in was.records.values() if record.cleared]
+    if cleared:
+        anew = {digest for each in was.records.values() if not each.cleared for digest in each.hashes}
+        late = {digest for each in cleared for digest in each.hashes} - anew - was.believed
+        if not late.isdisjoint(now.believed):
+            raise Broken.because(f"storage was cleared, and {len(late & now.believed)} pages of before are believed")
+    return len(cleared)
+
+
+def _all_is_owed_again(change: Change[ClearStorage, Outcome]) -> int:
     """Nothing is believed stored, what may be stored is owed again where attach_offers, and the cache is as before."""
     before, after = change.before, change.after
     was, now = before.storage, after.storage

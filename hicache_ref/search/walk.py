@@ -54,6 +54,9 @@ class Plan:
     first_only: bool = False
     """Of storage operations of one kind only the one submitted first may end."""
 
+    without_storage: float = WITHOUT_STORAGE
+    """How many walks leave storage out."""
+
 
 class Walk:
     """One walk, reproducible from its seed: an iterator over the operations, each drawn when the last was done."""
@@ -63,7 +66,7 @@ class Walk:
         self.rng = rng
         self.plan = plan
         operations = plan.operations
-        if not plan.attach_first and rng.random() < WITHOUT_STORAGE:
+        if not plan.attach_first and rng.random() < plan.without_storage:
             operations = operations - STORAGE_OPERATIONS
         self.drawing = Drawing(stepper.model, rng, operations, namespaces=plan.namespaces, first_only=plan.first_only)
         useful = [kind for kind in COMPOSITE if NEEDED.get(kind, "take_pages") in operations]
