@@ -17,6 +17,7 @@ from typing import Literal
 from hicache_ref.model import Model
 from hicache_ref.model.state import Request, Ticket
 from hicache_ref.search.scopes import Scope
+from hicache_ref.search.storage_moves import StorageMoves
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Operation
@@ -43,11 +44,17 @@ class Moves:
         }
         self.evicts = [ops.Evict(n=n) for n in scope.evicts]
         self.host_evicts = [ops.EvictHost(n=n) for n in scope.host_evicts]
+        self.storage = StorageMoves(scope)
         self.polls = {"host": ops.Poll(backups=1), "device": ops.Poll(loads=1)}
 
     def of(self, model: Model) -> Iterator[Operation]:
         """What may happen in the model's state. Of names that are not in use only the first: all are alike."""
         state = model.state
+        first = self._first(model)
+        if first:
+            yield from first
+            return
+        yield from self.storage.of(model) if self.scope.storage is not None else ()
         yield from self.matches
         yield from next((ops for name, ops in self.takes.items() if self._is_free(model, name)), [])
         yield from next((ops for name, ops in self.locks.items() if name not in state.receipts), [])
@@ -58,6 +65,16 @@ class Moves:
         yield from self._polls(model)
         perhaps = (*self._of_requests(model), *self._ends_of_copies(model))
         yield from (op for op in perhaps if model.requires(op) is None)
+
+    def _first(self, model: Model) -> list[Operation]:
+        """What has to happen before anything else does: a request is told what it got, or goes through as a whole."""
+        if not self.scope.whole_requests:
+            return []
+        told, state = self.storage.told(model), model.state
+        perhaps = told or [op for op in self._of_requests(model) if isinstance(op, ops.Forward | ops.Insert)]
+        if state.passes:
+            return [ops.ForwardDone(rid=name) for name in state.passes]
+        return [op for op in perhaps if model.requires(op) is None]
 
     def _is_free(self, model: Model, name: str) -> bool:
         return name not in model.state.requests and name not in model.state.passes
