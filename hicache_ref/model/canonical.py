@@ -14,8 +14,8 @@ What the form leaves out or makes relative, and why nothing that follows can tel
 - Names of storage work, and what follows from its hashes: its key, its namespace, what comes before it.
 - What storage is believed to have, and what was reported: no step asks. What an attach or a clear owes, it owes after
   forgetting the one and the other.
-- Of a closed prefetch all but its stage, how many pages it still touches and how many ends of it wait: nobody gets
-  what it reads, and it stops at its next step. While it is queued also how much it asked for, since some rules read on.
+- Of a closed prefetch all but its stage, how many pages it still touches, what may be reported of it, and how many of
+  its ends wait: nobody gets what it reads, and it stops at its next step.
 - Which page waits in the release queue: nothing touches it.
 
 It holds for steps under the write policy and the storage settings that the state has, and without a draft model.
@@ -28,7 +28,19 @@ from functools import lru_cache
 from hicache_ref.model.records import Backup, Prefetch, PrefetchEnded, PrefetchQueued, PrefetchReading, Record
 from hicache_ref.model.state import Node, PageRef, Pool, Receipt, Request, State, Ticket
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
-from hicache_ref.vocabulary.ids import DEVICE, HOST, KV, KV_DEVICE, KV_HOST, POOLS, ROOT, NodeId, PageHash, Pages, PoolName
+from hicache_ref.vocabulary.ids import (
+    DEVICE,
+    HOST,
+    KV,
+    KV_DEVICE,
+    KV_HOST,
+    POOLS,
+    ROOT,
+    NodeId,
+    PageHash,
+    Pages,
+    PoolName,
+)
 from hicache_ref.vocabulary.keys import pages_of
 from hicache_ref.vocabulary.profile import Profile, Rules, WritePolicy
 
@@ -135,7 +147,8 @@ class _Work:
         self.state = tree.state
         self.profile = profile
         self.hash: dict[PageHash, int] = {}
-        self.number: dict[object, int] = {name: at for at, name in enumerate(self.state.tickets)}
+        began = (*self.state.tickets, *self.state.storage.records)
+        self.number: dict[object, int] = {name: at for at, name in enumerate(began)}
         """Of copies and storage work as submitted; of requests and their passes once it is known which comes first."""
 
     def form(self) -> Form:
@@ -149,7 +162,6 @@ class _Work:
             names.sort(key=lambda name: (self._request(name), self._pass(name)))
         for name in names:
             self.number[name] = self.number[f"f:{name}"] = len(self.number)
-        self.number |= {name: len(self.number) + at for at, name in enumerate(state.storage.records)}
         requests = tuple([(self._request(name), self._key(name), self._pass(name)) for name in names])
         passes = tuple([self.number[name] for name in state.passes])
         copies = tuple([self._copy(ticket) for ticket in state.tickets.values()])
@@ -187,7 +199,7 @@ class _Work:
 
     def _record(self, record: Record) -> Form:
         if isinstance(record, Prefetch) and record.rid is None:
-            return record.stage, len(record.pages), len(record.hashes) if isinstance(record, PrefetchQueued) else 0
+            return record.stage, len(record.pages), self._reportable(record)
         path = self._known((*record.prefix, *record.hashes))
         form = record.stage, record.cleared, path, len(record.hashes), self._places(KV_HOST, record.pages)
         if isinstance(record, Backup):
@@ -195,6 +207,12 @@ class _Work:
         done, known = (record.done, record.known) if isinstance(record, PrefetchReading | PrefetchEnded) else (0, 0)
         told = self.state.storage.loaded.get(str(record.rid), 0)
         return *form, done, known, self.tree.place.get(record.anchor, -1), record.asked, record.since, told
+
+    def _reportable(self, record: Prefetch) -> int:
+        """How many pages the next report about it may tell of."""
+        if isinstance(record, PrefetchReading):
+            return min(self.profile.sizes.storage_batch, len(record.pages) - record.done)
+        return len(record.hashes) if isinstance(record, PrefetchQueued) else 0
 
     def _known(self, path: Hashes) -> tuple[int | str, ...]:
         """These hashes by their place; those that have none yet get one here."""

@@ -89,8 +89,23 @@ def _profile(rules: Rules, **sizes: int) -> Profile:
     return Profile(rules=rules, sizes=Sizes(device_pages=3, host_pages=2, **sizes), name="reference/3+2")
 
 
+_EARLY = {
+    "prefetch_allocation": "before",
+    "prefetch_progress": "live",
+    "prefetch_commit": "progress",
+    "cancelled_query": "goes_on",
+    "give_back": "queued",
+    "commit_adopts": False,
+}
+"""The values of storage rules that the reference does not have."""
+
+
 def _lower(name: str, text: str, keys: tuple[Key, ...], prefetches: int = 1, **rules: object) -> Scope:
-    """Storage below, page by page, and every page offered to it once. Eviction of two pages is two of one."""
+    """One request and storage, page by page, to which every page is offered once.
+
+    The request goes through as a whole and is told at once what it got: what may happen meanwhile is the matter of
+    other scopes. To evict two pages is to evict one twice.
+    """
     return Scope(
         name=name,
         text=text,
@@ -163,15 +178,28 @@ _ALL = (
         receipts=1,
         failing=_BOTH,
     ),
-)
-
-_ALL += (
-    _lower("lower-one", "", _KEYS[:1]),
-    _lower("lower-xy", "", _KEYS[1:2]),
-    _lower("lower-xy2", "", _KEYS[1:2], 2),
-    _lower("lower", "", _KEYS[:2]),
-    _lower("lower-before", "", _KEYS[:2], prefetch_allocation="before", give_back="queued"),
-    _lower("lower-early", "", _KEYS[:2], prefetch_allocation="before", give_back="queued", cancelled_query="goes_on", prefetch_progress="live", prefetch_commit="progress", commit_adopts=False),
+    _lower(
+        name="lower-small",
+        text="One key of two pages comes from storage and goes there: whole, in part, or not at all.",
+        keys=_KEYS[1:2],
+    ),
+    _lower(
+        name="lower",
+        text="What is fetched meets what was computed and evicted in the meantime, and is put into storage again.",
+        keys=_KEYS[:2],
+    ),
+    _lower(
+        name="lower-reuse",
+        text="A request that went comes back under its name while storage still works for the old one.",
+        keys=_KEYS[1:2],
+        prefetches=2,
+    ),
+    _lower(
+        name="lower-early",
+        text="Storage rules of released engines: pages taken before the query, ends known at once, a release queue.",
+        keys=_KEYS[:2],
+        **_EARLY,
+    ),
 )
 
 SCOPES: dict[str, Scope] = {scope.name: scope for scope in _ALL}
