@@ -9,6 +9,9 @@ No scope has these, each for its reason:
 - A lock at the best end, where host-only nodes are not pinned anyway: it pins what one at the device end does.
 - Chunks, where they count as hits; priorities other than 0, where the policy does not look at them.
 - More pages for a request than the longest key has: no pass could fill them.
+
+Where requests go through as a whole, one that took pages computes and inserts them before anything else happens, and
+what storage gave one is told at once: telling it later would be the same, unless more was given in between.
 """
 
 from collections.abc import Iterator
@@ -49,12 +52,12 @@ class Moves:
 
     def of(self, model: Model) -> Iterator[Operation]:
         """What may happen in the model's state. Of names that are not in use only the first: all are alike."""
+        first = self._first(model) if self.scope.whole_requests else []
+        yield from first or self._any(model)
+
+    def _any(self, model: Model) -> Iterator[Operation]:
         state = model.state
-        first = self._first(model)
-        if first:
-            yield from first
-            return
-        yield from self.storage.of(model) if self.scope.storage is not None else ()
+        yield from self.storage.of(model)
         yield from self.matches
         yield from next((ops for name, ops in self.takes.items() if self._is_free(model, name)), [])
         yield from next((ops for name, ops in self.locks.items() if name not in state.receipts), [])
@@ -67,14 +70,13 @@ class Moves:
         yield from (op for op in perhaps if model.requires(op) is None)
 
     def _first(self, model: Model) -> list[Operation]:
-        """What has to happen before anything else does: a request is told what it got, or goes through as a whole."""
-        if not self.scope.whole_requests:
-            return []
-        told, state = self.storage.told(model), model.state
-        perhaps = told or [op for op in self._of_requests(model) if isinstance(op, ops.Forward | ops.Insert)]
-        if state.passes:
-            return [ops.ForwardDone(rid=name) for name in state.passes]
-        return [op for op in perhaps if model.requires(op) is None]
+        """What has to happen before anything else does: a request is told what it got, or it goes on."""
+        told = self.storage.told(model)
+        if told or not model.state.requests:
+            return told
+        ended: list[Operation] = [ops.ForwardDone(rid=name) for name in model.state.passes]
+        on = [op for op in self._of_requests(model) if isinstance(op, ops.Forward | ops.Insert)]
+        return ended or [op for op in on if model.requires(op) is None]
 
     def _is_free(self, model: Model, name: str) -> bool:
         return name not in model.state.requests and name not in model.state.passes

@@ -89,19 +89,23 @@ def _profile(rules: Rules, **sizes: int) -> Profile:
     return Profile(rules=rules, sizes=Sizes(device_pages=3, host_pages=2, **sizes), name="reference/3+2")
 
 
-_EARLY = {
-    "prefetch_allocation": "before",
-    "prefetch_progress": "live",
-    "prefetch_commit": "progress",
-    "cancelled_query": "goes_on",
-    "give_back": "queued",
-    "commit_adopts": False,
-}
+_RETRY = Rules(storage_retries=2)
+_EARLY = Rules(
+    storage_retries=2,
+    prefetch_allocation="before",
+    prefetch_progress="live",
+    prefetch_commit="progress",
+    cancelled_query="goes_on",
+    give_back="queued",
+    commit_adopts=False,
+)
 """The values of storage rules that the reference does not have."""
 
 
-def _lower(name: str, text: str, keys: tuple[Key, ...], prefetches: int = 1, **rules: object) -> Scope:
-    """One request and storage, page by page, to which every page is offered once.
+def _lower(
+    name: str, text: str, keys: tuple[Key, ...], *, prefetches: int = 1, rules: Rules = _RETRY
+) -> Scope:
+    """One request and storage, page by page, to which a page is offered once more if the first write of it failed.
 
     The request goes through as a whole and is told at once what it got: what may happen meanwhile is the matter of
     other scopes. To evict two pages is to evict one twice.
@@ -109,7 +113,7 @@ def _lower(name: str, text: str, keys: tuple[Key, ...], prefetches: int = 1, **r
     return Scope(
         name=name,
         text=text,
-        profile=_profile(Rules.model_validate({"storage_retries": 1} | rules), storage_batch=1),
+        profile=_profile(rules, storage_batch=1),
         keys=keys,
         evicts=(1,),
         host_evicts=(1,),
@@ -198,7 +202,7 @@ _ALL = (
         name="lower-early",
         text="Storage rules of released engines: pages taken before the query, ends known at once, a release queue.",
         keys=_KEYS[:2],
-        **_EARLY,
+        rules=_EARLY,
     ),
 )
 

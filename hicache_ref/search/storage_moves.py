@@ -1,13 +1,13 @@
-"""Moves of the storage tier: what may be asked of it next in a scope, and what the world may report of it.
+"""Moves of storage: what may be asked of it next in a scope, and what the world may report of it.
 
 No scope has these, each for its reason:
 
-- `attach`, `detach` and `clear_storage`: storage is attached from the start, with what is attached at the start.
-- A query that raised: it is one that found nothing.
-- A batch that raised after some of its pages: for reads and writes it is a short one, and both end there. Raised are
-  those of no page, and whole ones.
-- A prefetch, abort or progress that is refused or has nothing to tell, since its request has no prefetch: nothing
-  changes. Time is early or late: before and after every request has waited long enough.
+- `attach`, `detach` and `clear_storage`: one storage is attached from the start to the end.
+- A query that raised: it is one that found nothing. A batch that raised after some of its pages: it is one that was
+  cut short there. Batches that raised have none of their pages, or all.
+- Progress or abort of a request that has no prefetch: nothing changes. Moments between early and late: by the one no
+  prefetch has taken too long, by the other each has.
+- A poll of more than one end: what it applies, polls of one apply one after the other, and leave the same state.
 """
 
 from collections.abc import Iterator
@@ -31,22 +31,25 @@ class StorageMoves:
         self.prefetches = {name: [ops.Prefetch(rid=name, key=key) for key in scope.keys] for name in requests}
         self.progress = {name: [ops.Progress(rid=name, now=now) for now in (EARLY, LATE)] for name in requests}
         self.aborts = {name: ops.Abort(rid=name) for name in requests}
-        self.polls = {name: ops.Poll(**{name: 1}) for name in ("answers", "reads", "writes", "releases")}
+        self.polls = ops.Poll(answers=1), ops.Poll(reads=1), ops.Poll(writes=1), ops.Poll(releases=1)
 
     def of(self, model: Model) -> Iterator[Operation]:
-        """What may happen in the model's state. Of names that wait for nothing only the first: all are alike."""
+        """What may happen in the model's state, of names that wait for nothing to the first: all are alike."""
         storage = model.state.storage
         if sum(isinstance(record, Prefetch) for record in storage.records.values()) < self.limit:
-            yield from next((moves for name, moves in self.prefetches.items() if name not in storage.open), [])
+            free = [name for name in self.prefetches if name not in storage.open]
+            yield from (op for name in (*storage.open, *free[:1]) for op in self.prefetches[name])
         for name in storage.open:
-            yield from (*self.progress[name], self.aborts[name])
+            yield from self.progress[name]
+            yield self.aborts[name]
         waiting = zip(self.polls, (storage.answers, storage.reads, storage.writes, storage.release), strict=True)
-        yield from (self.polls[kind] for kind, queue in waiting if queue)
+        yield from (poll for poll, queue in waiting if queue)
         yield from self._reports(model)
 
     def told(self, model: Model) -> list[Operation]:
         """For each request to which storage gave something: it is told."""
-        return [self.progress[name][0] for name in model.state.storage.loaded if name not in model.state.storage.open]
+        storage = model.state.storage
+        return [self.progress[name][0] for name in storage.loaded if name not in storage.open]
 
     def _reports(self, model: Model) -> Iterator[Operation]:
         batch_max = model.profile.sizes.storage_batch
