@@ -10,8 +10,9 @@ No scope has these, each for its reason:
 - Chunks, where they count as hits; priorities other than 0, where the policy does not look at them.
 - More pages for a request than the longest key has: no pass could fill them.
 
-Where requests go through as a whole, one that took pages computes and inserts them before anything else happens, and
-what storage gave one is told at once: telling it later would be the same, unless more was given in between.
+Where requests go through as a whole, one that took pages computes and inserts them before anything else happens, or
+gives them back, and its pass reads nothing that is still to be written. What storage gave a request is told at once
+there: telling it later would be the same, or, once the request has asked for more, not be done at all.
 """
 
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from hicache_ref.model.state import Request, Ticket
 from hicache_ref.search.scopes import Scope
 from hicache_ref.search.storage_moves import StorageMoves
 from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.ids import KV_DEVICE
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Operation
 
@@ -74,9 +76,19 @@ class Moves:
         told = self.storage.told(model)
         if told or not model.state.requests:
             return told
-        ended: list[Operation] = [ops.ForwardDone(rid=name) for name in model.state.passes]
-        on = [op for op in self._of_requests(model) if isinstance(op, ops.Forward | ops.Insert)]
-        return ended or [op for op in on if model.requires(op) is None]
+        if model.state.passes:
+            return [ops.ForwardDone(rid=name) for name in model.state.passes]
+        on = (op for op in self._of_requests(model) if isinstance(op, ops.Insert) or self._can_end(model, op))
+        valid = [op for op in on if model.requires(op) is None]
+        return valid or [ops.GiveBack(rid=name) for name in model.state.requests]
+
+    def _can_end(self, model: Model, op: Operation) -> bool:
+        """Whether it is the beginning of a pass that reads nothing which is still to be written."""
+        if not isinstance(op, ops.Forward):
+            return False
+        stamps = model.state.pools[KV_DEVICE].stamp
+        read = model.resident_pages(model.pages(op.key)[: op.start], op.key.extra)
+        return all(stamps[page] is not None for page in read)
 
     def _is_free(self, model: Model, name: str) -> bool:
         return name not in model.state.requests and name not in model.state.passes

@@ -102,9 +102,7 @@ _EARLY = Rules(
 """The values of storage rules that the reference does not have."""
 
 
-def _lower(
-    name: str, text: str, keys: tuple[Key, ...], *, prefetches: int = 1, rules: Rules = _RETRY
-) -> Scope:
+def _lower(name: str, text: str, keys: tuple[Key, ...], *, prefetches: int = 1, rules: Rules = _RETRY) -> Scope:
     """One request and storage, page by page, to which a page is offered once more if the first write of it failed.
 
     The request goes through as a whole and is told at once what it got: what may happen meanwhile is the matter of

@@ -71,7 +71,7 @@ def ahead(scope: Scope, state: State, *, alike: bool) -> Counter[tuple[object, .
         ("upper-all", True, 250),
         ("upper-write-back", True, 250),
         ("upper-blocking", True, 250),
-        ("lower-small", True, 3085),
+        ("lower-small", True, 3485),
         ("lower-small", False, 300),
         ("lower", True, 1000),
         ("lower-reuse", True, 1000),

@@ -1,0 +1,118 @@
+"""Exhaustive search with storage: planted faults are found, and what is believed or reported makes no difference."""
+
+import pytest
+
+from hicache_ref.model import Model, State
+from hicache_ref.search.exhaustive import Exploration, explore
+from hicache_ref.search.finding import Recorded
+from hicache_ref.search.minimise import replay
+from hicache_ref.search.scopes import SCOPES, Scope
+from hicache_ref.search.stepping import ModelStepper
+from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.keys import Key
+from hicache_ref.vocabulary.operations import Operation
+from tests.properties.test_prefetch_lifecycle import FAULTS
+
+KEY = Key(tokens=(0, 0))
+NAME = "p:0.0"
+ASKED = [
+    *SCOPES["lower"].opening,
+    ops.Prefetch(rid="r0", key=KEY),
+    ops.QueryDone(id=NAME, hits=1),
+    ops.Poll(answers=1),
+]
+
+
+class LateEndClosesTheNext(Model):
+    """A fault: the end of what was read for a request that went closes the prefetch that is open now."""
+
+    def apply_read(self, name: str, done: int) -> bool:
+        """Also commits what is open."""
+        closed = self._prefetch(name).rid is None
+        told = super().apply_read(name, done)
+        if closed and self.storage.open:
+            self._commit(self._prefetch(next(iter(self.storage.open.values()))))
+        return told
+
+
+STORIES: dict[str, list[Operation]] = {
+    "TailIsReleasedTwice": [*ASKED, ops.ReadDone(id=NAME), ops.Poll(reads=1)],
+    "AbortFreesWhatIsBeingRead": [*ASKED, ops.Abort(rid="r0")],
+}
+
+
+@pytest.mark.parametrize("fault", STORIES)
+@pytest.mark.parametrize("scope", ["lower-small", "lower"])
+def test_a_planted_fault_is_found_by_the_shortest_story(scope: str, fault: str) -> None:
+    """Goal: the tail of a short read that goes back twice, and pages that an abort leaves to nobody, are found.
+
+    Method: models with one wrong function; the stories are the shortest that there are, and replay.
+    """
+    kind = FAULTS[fault][0]
+    (violation,) = explore(SCOPES[scope], kind=kind).violations
+
+    assert len(STORIES[fault]) == len(violation.trace)
+    if scope == "lower-small":
+        assert STORIES[fault] == [step.op for step in violation.trace]
+    steps = [Recorded(step.op, step.choices) for step in violation.trace]
+    again = replay(steps, lambda: ModelStepper(SCOPES[scope].profile, kind))
+    assert again.finding is not None
+    assert (violation.requirement, violation.operation) == (again.finding.requirement, again.finding.operation)
+
+
+@pytest.mark.parametrize(
+    ("scope", "fault", "steps"),
+    [
+        ("lower-small", "AnchorIsNotPinned", 8),
+        ("lower-small", "AbortKeepsTheCount", 3),
+        ("lower-small", "CountedBeforeItIsThere", 5),
+        ("lower-small", "ErrorEndsTheWorker", 5),
+        ("lower-small", "FailureIsTakenForSuccess", 9),
+        ("lower-small", "ToldAgain", 7),
+        ("lower-small", "CommitIsNotPublished", 6),
+        ("lower-reuse", "SecondPrefetchReplacesTheFirst", 3),
+        ("lower-early", "OnlyTheLastFragmentIsOffered", 8),
+        ("lower-early", "TailIsQueuedAndKept", 3),
+        ("lower-early", "AllIsReleasedAtOnce", 4),
+    ],
+)
+def test_other_planted_faults_are_found(scope: str, fault: str, steps: int) -> None:
+    """Goal: each scope of storage is worth its time. Method: faults that walks find too, by traces of known length."""
+    kind, expected = FAULTS[fault]
+    (violation,) = explore(SCOPES[scope], kind=kind).violations
+
+    assert {violation.requirement, *violation.falls} & set(expected)
+    assert steps == len(violation.trace)
+
+
+def test_a_late_end_is_found_where_names_come_back() -> None:
+    """Goal: `lower-reuse` sees what one prefetch alone cannot show. Method: a fault that needs two of one request."""
+    (violation,) = explore(SCOPES["lower-reuse"], kind=LateEndClosesTheNext).violations
+
+    assert "HC-PREF-19" in (violation.requirement, *violation.falls)
+    assert explore(SCOPES["lower-small"], kind=LateEndClosesTheNext).complete
+
+
+class WithBeliefs(Exploration):
+    """A search that tells states apart also by what storage is believed to have and what was reported."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.forms: set[int] = set()
+        super().__init__(scope)
+
+    def _fingerprint(self, state: State) -> int:
+        form = super()._fingerprint(state)
+        self.forms.add(form)
+        return hash((form, frozenset(state.storage.believed), frozenset(state.storage.reported)))
+
+
+@pytest.mark.parametrize("keys", [(Key(tokens=(0,)),), pytest.param((KEY,), marks=pytest.mark.long)])
+def test_beliefs_and_reports_are_rightly_left_out(keys: tuple[Key, ...]) -> None:
+    """Goal: states that differ in them alone have one future. Method: with them, many more states and no other form."""
+    scope = SCOPES["lower-small"].model_copy(update={"keys": keys})
+    search = WithBeliefs(scope)
+    report = search.run()
+
+    assert report.complete
+    assert explore(scope).states == len(search.forms)
+    assert 3 * len(search.forms) < 2 * report.states
