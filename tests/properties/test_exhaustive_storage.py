@@ -3,6 +3,7 @@
 import pytest
 
 from hicache_ref.model import Model, State
+from hicache_ref.model.records import Prefetch
 from hicache_ref.search.exhaustive import Exploration, explore
 from hicache_ref.search.finding import Recorded
 from hicache_ref.search.minimise import replay
@@ -93,24 +94,31 @@ def test_a_late_end_is_found_where_names_come_back() -> None:
     assert explore(SCOPES["lower-small"], kind=LateEndClosesTheNext).complete
 
 
-class WithBeliefs(Exploration):
-    """A search that tells states apart also by what storage is believed to have and what was reported."""
+class WithAllOfStorage(Exploration):
+    """A search that tells states apart also by what their forms leave out of storage, names and pages excepted."""
 
     def __init__(self, scope: Scope) -> None:
         self.forms: set[int] = set()
         super().__init__(scope)
 
     def _fingerprint(self, state: State) -> int:
-        form = super()._fingerprint(state)
+        form, storage = super()._fingerprint(state), state.storage
         self.forms.add(form)
-        return hash((form, frozenset(state.storage.believed), frozenset(state.storage.reported)))
+        work = [(each.stage, each.hashes, each.prefix, getattr(each, "done", 0)) for each in storage.records.values()]
+        asked = [each.asked for each in storage.records.values() if isinstance(each, Prefetch)]
+        waiting = tuple(storage.reads), frozenset(storage.owed.items())
+        beliefs = frozenset(storage.believed), frozenset(storage.reported)
+        return hash((form, tuple(work), tuple(asked), waiting, beliefs))
 
 
 @pytest.mark.parametrize("keys", [(Key(tokens=(0,)),), pytest.param((KEY,), marks=pytest.mark.long)])
-def test_beliefs_and_reports_are_rightly_left_out(keys: tuple[Key, ...]) -> None:
-    """Goal: states that differ in them alone have one future. Method: with them, many more states and no other form."""
+def test_what_forms_leave_out_of_storage_leads_to_no_other_form(keys: tuple[Key, ...]) -> None:
+    """Goal: beliefs, reports and what was closed are rightly left out. Method: with them, more states, no other form.
+
+    Every requirement holds in those too.
+    """
     scope = SCOPES["lower-small"].model_copy(update={"keys": keys})
-    search = WithBeliefs(scope)
+    search = WithAllOfStorage(scope)
     report = search.run()
 
     assert report.complete
