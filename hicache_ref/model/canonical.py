@@ -11,17 +11,36 @@ What the form leaves out or makes relative, and why nothing that follows can tel
 - Hits: up to the count from which one more changes nothing. Priorities: only under the policy of that name.
 - Lock counts, leaf sets, sums and free lists: they follow from the rest (HC-LOCK-01, HC-LEAF-01, HC-LEAF-02,
   HC-PAGE-01).
+- Names of storage work, and what follows from its hashes: its key, its namespace, what comes before it.
+- What storage is believed to have, and what was reported: no step asks. What an attach or a clear owes, it owes after
+  forgetting the one and the other.
+- Of a closed prefetch all but its stage, how many pages it still touches, what may be reported of it, and how many of
+  its ends wait: nobody gets what it reads, and it stops at its next step.
+- Which page waits in the release queue: nothing touches it.
 
-It holds for steps under the write policy that the state has.
+It holds for steps under the write policy and the storage settings that the state has, and without a draft model.
 """
 
 import sys
 from collections.abc import Hashable
 from functools import lru_cache
 
+from hicache_ref.model.records import Backup, Prefetch, PrefetchEnded, PrefetchQueued, PrefetchReading, Record
 from hicache_ref.model.state import Node, PageRef, Pool, Receipt, Request, State, Ticket
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
-from hicache_ref.vocabulary.ids import DEVICE, HOST, KV, KV_DEVICE, POOLS, ROOT, NodeId, PageHash, Pages, PoolName
+from hicache_ref.vocabulary.ids import (
+    DEVICE,
+    HOST,
+    KV,
+    KV_DEVICE,
+    KV_HOST,
+    POOLS,
+    ROOT,
+    NodeId,
+    PageHash,
+    Pages,
+    PoolName,
+)
 from hicache_ref.vocabulary.keys import pages_of
 from hicache_ref.vocabulary.profile import Profile, Rules, WritePolicy
 
@@ -41,7 +60,9 @@ def canonical(state: State, profile: Profile, *, alike: bool = False) -> Form:
     tree = _Tree(state, profile.rules, alike)
     receipts = tuple(sorted(map(tree.pinned, state.receipts.values())))
     form: Form = (state.policy, tree.rows(), tree.order_of_use(), receipts)
-    if state.requests or state.passes or state.tickets:
+    if state.storage.attached:
+        form += tree.owed()
+    if state.requests or state.passes or state.tickets or state.storage.records:
         form += _Work(tree, profile).form()
     return form
 
@@ -103,24 +124,35 @@ class _Tree:
             ages.append(mine)
         return tuple(order)
 
+    def owed(self) -> Form:
+        """How often each owed page was offered, how many pages wait for release, and what is still to be told."""
+        storage = self.state.storage
+        tries = tuple([tuple([storage.owed.get(digest, -1) for digest in node.hashes]) for node in self.nodes])
+        told = tuple(sorted([count for rid, count in storage.loaded.items() if rid not in storage.open]))
+        return storage.backend, tries, len(storage.release), told
+
     def pinned(self, holder: Receipt | Ticket) -> tuple[int, ...]:
         """The places of the nodes that it pins."""
         return tuple(sorted([self.place.get(number, -1) for _, number in holder.pins]))
 
 
 class _Work:
-    """Requests, passes and copies of a state. A page that they touch is known by its holder and its place there."""
+    """Requests, passes, copies and storage work of a state.
+
+    A page that they touch is known by its holder and its place there.
+    """
 
     def __init__(self, tree: _Tree, profile: Profile) -> None:
         self.tree = tree
         self.state = tree.state
         self.profile = profile
         self.hash: dict[PageHash, int] = {}
-        self.number: dict[object, int] = {name: at for at, name in enumerate(self.state.tickets)}
-        """Of copies as submitted; of requests and their passes, once it is decided which comes first."""
+        began = (*self.state.tickets, *self.state.storage.records)
+        self.number: dict[object, int] = {name: at for at, name in enumerate(began)}
+        """Of copies and storage work as submitted; of requests and their passes once it is known which comes first."""
 
     def form(self) -> Form:
-        """Requests with their passes, in an order that no name decides; passes and copies in the order they began."""
+        """Requests with their passes, in an order that no name decides; all else in the order in which it began."""
         state = self.state
         if self.tree.alike:
             hashes = [digest for node in self.tree.nodes for digest in node.hashes]
@@ -132,7 +164,8 @@ class _Work:
             self.number[name] = self.number[f"f:{name}"] = len(self.number)
         requests = tuple([(self._request(name), self._key(name), self._pass(name)) for name in names])
         passes = tuple([self.number[name] for name in state.passes])
-        return requests, passes, tuple([self._copy(ticket) for ticket in state.tickets.values()])
+        copies = tuple([self._copy(ticket) for ticket in state.tickets.values()])
+        return (requests, passes, copies, *(self._storage() if state.storage.records else ()))
 
     def _hashes(self, request: Request) -> Hashes:
         key, sizes = request.key, self.profile.sizes
@@ -150,12 +183,40 @@ class _Work:
         known = tuple([self.hash.get(digest, -1) for digest in hashes]) if self.tree.alike else hashes
         return len(request.pages), request.start, known, held
 
-    def _key(self, name: str) -> tuple[int, ...]:
+    def _key(self, name: str) -> tuple[int | str, ...]:
         """The request's key by the places of its hashes; those that the tree does not have get one here."""
         if not self.tree.alike or name not in self.state.requests:
             return ()
-        hashes = self._hashes(self.state.requests[name])
-        return tuple([self.hash.setdefault(digest, len(self.hash)) for digest in hashes])
+        return self._known(self._hashes(self.state.requests[name]))
+
+    def _storage(self) -> Form:
+        """Prefetches and writes, and those of them of which something waits for a poll."""
+        storage, number = self.state.storage, self.number
+        records = storage.records
+        reads = [(number[name], done if _is_open(records[name]) else 0) for name, done in storage.reads]
+        answers, writes = ([number[name] for name in queue] for queue in (storage.answers, storage.writes))
+        return tuple(map(self._record, records.values())), tuple(answers), tuple(reads), tuple(writes)
+
+    def _record(self, record: Record) -> Form:
+        if isinstance(record, Prefetch) and record.rid is None:
+            return record.stage, len(record.pages), self._reportable(record)
+        path = self._known((*record.prefix, *record.hashes))
+        form = record.stage, record.cleared, path, len(record.hashes), self._places(KV_HOST, record.pages)
+        if isinstance(record, Backup):
+            return *form, record.done
+        done, known = (record.done, record.known) if isinstance(record, PrefetchReading | PrefetchEnded) else (0, 0)
+        told = self.state.storage.loaded.get(str(record.rid), 0)
+        return *form, done, known, self.tree.place.get(record.anchor, -1), record.asked, record.since, told
+
+    def _reportable(self, record: Prefetch) -> int:
+        """How many pages the next report about it may tell of."""
+        if isinstance(record, PrefetchReading):
+            return min(self.profile.sizes.storage_batch, len(record.pages) - record.done)
+        return len(record.hashes) if isinstance(record, PrefetchQueued) else 0
+
+    def _known(self, path: Hashes) -> tuple[int | str, ...]:
+        """These hashes by their place; those that have none yet get one here."""
+        return tuple([self.hash.setdefault(each, len(self.hash)) for each in path]) if self.tree.alike else path
 
     def _copy(self, ticket: Ticket) -> Form:
         parts = [
@@ -201,10 +262,12 @@ class _Work:
             (self.number.get(each.id, -1), [*((KV_DEVICE, page) for page in each.pages), *{ref} & each.reads])
             for each in self.state.passes.values()
         ]
-        return tuple(sorted([(number, pages.index(ref)) for number, pages in tickets + passes if ref in pages]))
+        records = [(self.number[each.id], _written(each)) for each in self.state.storage.records.values()]
+        touching = tickets + passes + records
+        return tuple(sorted([(number, pages.index(ref)) for number, pages in touching if ref in pages]))
 
     def _wanted(self, ref: PageRef) -> PageHash | None:
-        """What its holder wants there; for a page of an operation, what is wanted where a copy takes it."""
+        """What its holder wants there; for a page of an operation, what that puts there or takes from there."""
         pool_name, page = ref
         kind, holder = self.state.pools[pool_name].owner[page]
         if isinstance(holder, int):
@@ -213,6 +276,9 @@ class _Work:
         if kind == "request":
             request = self.state.requests[holder]
             return self._hashes(request)[request.start + request.pages.index(page)]
+        for record in self.state.storage.records.values():
+            if ref in record.refs:
+                return record.hashes[record.pages.index(page)]
         takers = (each for each in self.state.tickets.values() if each.good is None and ref in each.reads)
         return next((self._wanted(_target(each, ref)) for each in takers), None)
 
@@ -221,6 +287,16 @@ def _pages(copy: Ticket) -> list[PageRef]:
     """The device pages of the copy in the order of its parts, then the host pages."""
     device = [(DEVICE[part.component], page) for part in copy.parts for page in part.device]
     return device + [(HOST[part.component], page) for part in copy.parts for page in part.host]
+
+
+def _written(record: Record) -> list[PageRef]:
+    """The host pages of the storage work, in their order."""
+    return [(KV_HOST, page) for page in record.pages]
+
+
+def _is_open(record: Record) -> bool:
+    """Whether it is a prefetch for which a request waits."""
+    return isinstance(record, Prefetch) and record.rid is not None
 
 
 def _target(copy: Ticket, source: PageRef) -> PageRef:

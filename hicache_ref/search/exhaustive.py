@@ -9,7 +9,7 @@ from collections.abc import Callable
 from copy import copy
 from typing import NamedTuple
 
-from hicache_ref.model import Model, State, clone, fresh
+from hicache_ref.model import Model, State, clone
 from hicache_ref.model.canonical import canonical
 from hicache_ref.requirements import Broken, Checker
 from hicache_ref.search.branches import Branches
@@ -81,7 +81,7 @@ class Exploration:
         self.violation: Violation | None = None
         self._moves = Moves(scope)
         self._alike = scope.is_alike
-        first = fresh(scope.profile)
+        first = scope.start()
         self.checker.check_state(first)
         self._frontier = [_Place(0, first)]
         self._seen = {self._fingerprint(first)}
@@ -151,7 +151,7 @@ class Exploration:
             checker.check(op, step, model.state)
             if not self._is_new(model.state):
                 return None
-            if not model.state.tickets and not model.state.passes:
+            if not model.pending():
                 checker.check_quiescent(model.state)
         except Broken as broken:
             finding = Finding(broken.requirement, broken.text, op.op, "requirement", falls=broken.falls)
@@ -177,7 +177,7 @@ class Exploration:
         while step is not None:
             way.append(step)
             number, step = self._came[number]
-        return way[::-1]
+        return [*(Recorded(op, ()) for op in self.scope.opening), *way[::-1]]
 
     def _violation(self, finding: Finding, way: list[Recorded]) -> Violation:
         steps = tuple(TraceStep(i=i, op=step.op, choices=step.choices) for i, step in enumerate(way))

@@ -9,6 +9,10 @@ No scope has these, each for its reason:
 - A lock at the best end, where host-only nodes are not pinned anyway: it pins what one at the device end does.
 - Chunks, where they count as hits; priorities other than 0, where the policy does not look at them.
 - More pages for a request than the longest key has: no pass could fill them.
+
+Where requests go through as a whole, one that took pages computes and inserts them before anything else happens, or
+gives them back, and its pass reads nothing that is still to be written. What storage gave a request is told at once
+there: telling it later would be the same, or, once the request has asked for more, not be done at all.
 """
 
 from collections.abc import Iterator
@@ -17,7 +21,9 @@ from typing import Literal
 from hicache_ref.model import Model
 from hicache_ref.model.state import Request, Ticket
 from hicache_ref.search.scopes import Scope
+from hicache_ref.search.storage_moves import StorageMoves
 from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.ids import KV_DEVICE
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Operation
 
@@ -43,11 +49,17 @@ class Moves:
         }
         self.evicts = [ops.Evict(n=n) for n in scope.evicts]
         self.host_evicts = [ops.EvictHost(n=n) for n in scope.host_evicts]
+        self.storage = StorageMoves(scope)
         self.polls = {"host": ops.Poll(backups=1), "device": ops.Poll(loads=1)}
 
     def of(self, model: Model) -> Iterator[Operation]:
         """What may happen in the model's state. Of names that are not in use only the first: all are alike."""
+        first = self._first(model) if self.scope.whole_requests else []
+        yield from first or self._any(model)
+
+    def _any(self, model: Model) -> Iterator[Operation]:
         state = model.state
+        yield from self.storage.of(model)
         yield from self.matches
         yield from next((ops for name, ops in self.takes.items() if self._is_free(model, name)), [])
         yield from next((ops for name, ops in self.locks.items() if name not in state.receipts), [])
@@ -58,6 +70,25 @@ class Moves:
         yield from self._polls(model)
         perhaps = (*self._of_requests(model), *self._ends_of_copies(model))
         yield from (op for op in perhaps if model.requires(op) is None)
+
+    def _first(self, model: Model) -> list[Operation]:
+        """What has to happen before anything else does: a request is told what it got, or it goes on."""
+        told = self.storage.told(model)
+        if told or not model.state.requests:
+            return told
+        if model.state.passes:
+            return [ops.ForwardDone(rid=name) for name in model.state.passes]
+        on = (op for op in self._of_requests(model) if isinstance(op, ops.Insert) or self._can_end(model, op))
+        valid = [op for op in on if model.requires(op) is None]
+        return valid or [ops.GiveBack(rid=name) for name in model.state.requests]
+
+    def _can_end(self, model: Model, op: Operation) -> bool:
+        """Whether it is the beginning of a pass that reads nothing which is still to be written."""
+        if not isinstance(op, ops.Forward):
+            return False
+        stamps = model.state.pools[KV_DEVICE].stamp
+        read = model.resident_pages(model.pages(op.key)[: op.start], op.key.extra)
+        return all(stamps[page] is not None for page in read)
 
     def _is_free(self, model: Model, name: str) -> bool:
         return name not in model.state.requests and name not in model.state.passes

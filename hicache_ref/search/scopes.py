@@ -5,10 +5,13 @@ from typing import Annotated
 
 from pydantic import Field
 
+from hicache_ref.model import Model, State
 from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.ids import Tier
 from hicache_ref.vocabulary.keys import Key, PageKeys, pages_of
+from hicache_ref.vocabulary.operations import Attach, Operation
 from hicache_ref.vocabulary.profile import Profile, Rules, Sizes
+from hicache_ref.vocabulary.storage import StorageSettings
 
 
 class Scope(Frozen):
@@ -40,6 +43,27 @@ class Scope(Frozen):
     host_evicts: tuple[int, ...] = (1, 2)
     """Numbers of host pages that may be asked for."""
 
+    storage: StorageSettings | None = None
+    """With what storage is attached from the start, if it is."""
+
+    prefetches: Annotated[int, Field(ge=0)] = 0
+    """Prefetches on the books at a time."""
+
+    whole_requests: bool = False
+    """A request that takes pages computes and inserts them before anything else happens."""
+
+    @property
+    def opening(self) -> tuple[Operation, ...]:
+        """What has happened before anything may."""
+        return () if self.storage is None else (Attach(settings=self.storage),)
+
+    def start(self) -> State:
+        """The state from which the scope is searched."""
+        model = Model(self.profile)
+        for op in self.opening:
+            model.step(op)
+        return model.state
+
     @property
     def is_alike(self) -> bool:
         """Whether renaming pages turns the keys into themselves wherever prefixes part: branches are of one shape."""
@@ -60,9 +84,41 @@ _KEYS = (Key(tokens=(0,)), Key(tokens=(0, 0)), Key(tokens=(0, 1)))
 """A prefix and two keys that share it: the least with which nodes split, branch and share."""
 
 
-def _profile(rules: Rules) -> Profile:
+def _profile(rules: Rules, **sizes: int) -> Profile:
     """Three device pages and two host pages: too few for all keys, so that room has to be made on both tiers."""
-    return Profile(rules=rules, sizes=Sizes(device_pages=3, host_pages=2), name="reference/3+2")
+    return Profile(rules=rules, sizes=Sizes(device_pages=3, host_pages=2, **sizes), name="reference/3+2")
+
+
+_RETRY = Rules(storage_retries=2)
+_EARLY = Rules(
+    storage_retries=2,
+    prefetch_allocation="before",
+    prefetch_progress="live",
+    prefetch_commit="progress",
+    cancelled_query="goes_on",
+    give_back="queued",
+    commit_adopts=False,
+)
+"""The values of storage rules that the reference does not have."""
+
+
+def _lower(name: str, text: str, keys: tuple[Key, ...], *, prefetches: int = 1, rules: Rules = _RETRY) -> Scope:
+    """One request and storage, page by page, to which a page is offered once more if the first write of it failed.
+
+    The request goes through as a whole and is told at once what it got: what may happen meanwhile is the matter of
+    other scopes. To evict two pages is to evict one twice.
+    """
+    return Scope(
+        name=name,
+        text=text,
+        profile=_profile(rules, storage_batch=1),
+        keys=keys,
+        evicts=(1,),
+        host_evicts=(1,),
+        storage=StorageSettings(prefetch_threshold=1),
+        prefetches=prefetches,
+        whole_requests=True,
+    )
 
 
 _WRITE_THROUGH, _WRITE_BACK = _profile(Rules()), _profile(Rules(write_policy="write_back"))
@@ -123,6 +179,28 @@ _ALL = (
         requests=2,
         receipts=1,
         failing=_BOTH,
+    ),
+    _lower(
+        name="lower-small",
+        text="One key of two pages comes from storage and goes there: whole, in part, or not at all.",
+        keys=_KEYS[1:2],
+    ),
+    _lower(
+        name="lower",
+        text="What is fetched meets what was computed and evicted in the meantime, and is put into storage again.",
+        keys=_KEYS[:2],
+    ),
+    _lower(
+        name="lower-reuse",
+        text="A request that went comes back under its name while storage still works for the old one.",
+        keys=_KEYS[1:2],
+        prefetches=2,
+    ),
+    _lower(
+        name="lower-early",
+        text="Storage rules of released engines: pages taken before the query, ends known at once, a release queue.",
+        keys=_KEYS[:2],
+        rules=_EARLY,
     ),
 )
 

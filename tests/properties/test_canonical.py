@@ -6,35 +6,37 @@ And for each field that is left out a twin is made that differs in it; then both
 
 import random
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
+from itertools import product
 
 import pytest
 
-from hicache_ref.model import Model, State, clone, fresh
+from hicache_ref.model import Model, State, clone
 from hicache_ref.model.canonical import canonical
-from hicache_ref.model.state import PageRef, Part
-from hicache_ref.search.drawing import RECEIPTS, REQUESTS
 from hicache_ref.search.moves import Moves
 from hicache_ref.search.scopes import SCOPES, Scope
-from hicache_ref.search.walk import Plan, Walk
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.ids import DEVICE, HOST, KV, POOLS, ROOT, NodeId, Pages, PoolName
+from hicache_ref.vocabulary.ids import KV, POOLS
 from hicache_ref.vocabulary.keys import Key
-from hicache_ref.vocabulary.operations import OPERATION_TYPES, STORAGE_OPERATIONS, Operation
-from hicache_ref.vocabulary.outcomes import Outcome
 from hicache_ref.vocabulary.profile import EvictionPolicy, Profile, Rules, Sizes, WritePolicy
-
-TWINS = 30
-"""Twins that are made for each field."""
-
-STEPS_BEFORE, STEPS_AFTER = 30, 30
-
-
-def told(outcome: Outcome) -> tuple[object, ...]:
-    """The outcome without names: of names and pages only how many there are, of keys how long they are."""
-    values = [len(value.tokens) if isinstance(value, Key) else value for _, value in outcome]
-    return tuple(len(value) if isinstance(value, tuple) else value for value in values)
+from hicache_ref.vocabulary.storage import StorageSettings
+from tests.properties.twins import (
+    Make,
+    more_hits,
+    other_beliefs,
+    other_births,
+    other_clock,
+    other_closed_work,
+    other_free_order,
+    other_names,
+    other_nodes,
+    other_order_on_a_path,
+    other_pages,
+    other_priorities,
+    other_release_order,
+    told,
+    twins_go_the_same_way,
+    way,
+)
 
 
 def derived(state: State) -> tuple[object, ...]:
@@ -69,6 +71,14 @@ def ahead(scope: Scope, state: State, *, alike: bool) -> Counter[tuple[object, .
         ("upper-all", True, 250),
         ("upper-write-back", True, 250),
         ("upper-blocking", True, 250),
+        ("lower-small", True, 3485),
+        ("lower-small", False, 300),
+        ("lower", True, 1000),
+        ("lower-reuse", True, 1000),
+        ("lower-early", True, 1000),
+        pytest.param("lower", True, 10_000, marks=pytest.mark.long),
+        pytest.param("lower-reuse", True, 10_000, marks=pytest.mark.long),
+        pytest.param("lower-early", True, 10_000, marks=pytest.mark.long),
     ],
 )
 def test_states_of_one_form_lead_to_the_same_forms(name: str, alike: bool, states: int) -> None:
@@ -78,7 +88,7 @@ def test_states_of_one_form_lead_to_the_same_forms(name: str, alike: bool, state
     compared with what follows from the state by which it was reached first, and so are the fields it leaves out.
     """
     scope = SCOPES[name]
-    first = fresh(scope.profile)
+    first = scope.start()
     known = {hash(canonical(first, scope.profile, alike=alike)): (ahead(scope, first, alike=alike), derived(first))}
     left, again = [first], 0
     while left and len(known) < states:
@@ -99,154 +109,6 @@ def test_states_of_one_form_lead_to_the_same_forms(name: str, alike: bool, state
 
 
 # -- twins --------------------------------------------------------------------------------------------------------
-
-Names = dict[str, str]
-Make = Callable[[State, random.Random], Names]
-"""Changes the state in a way that may not matter; returns how names of requests and receipts are changed."""
-
-
-def other_pages(state: State, rng: random.Random) -> Names:
-    """Pages change places."""
-    to = {name: rng.sample(range(len(pool.owner)), len(pool.owner)) for name, pool in state.pools.items()}
-
-    def moved(name: PoolName, pages: Pages) -> Pages:
-        return tuple(to[name][page] for page in pages)
-
-    def refs(them: frozenset[PageRef]) -> frozenset[PageRef]:
-        return frozenset((name, to[name][page]) for name, page in them)
-
-    for name, pool in state.pools.items():
-        owner, stamp = pool.owner[:], pool.stamp[:]
-        for page, new in enumerate(to[name]):
-            pool.owner[new], pool.stamp[new] = owner[page], stamp[page]
-        pool.free = list(moved(name, tuple(pool.free)))
-    for node in state.nodes.values():
-        node.at = {name: moved(name, pages) for name, pages in node.at.items()}
-    for request in list(state.requests.values()):
-        state.requests[request.id] = replace(request, pages=moved(DEVICE[KV], request.pages))
-    for each in list(state.passes.values()):
-        state.passes[each.id] = replace(
-            each, reads=refs(each.reads), writes=refs(each.writes),
-            pages=moved(DEVICE[KV], each.pages),
-        )  # fmt: skip
-    for ticket in list(state.tickets.values()):
-        parts = tuple(Part(KV, moved(DEVICE[KV], part.device), moved(HOST[KV], part.host)) for part in ticket.parts)
-        state.tickets[ticket.id] = replace(ticket, parts=parts, reads=refs(ticket.reads), writes=refs(ticket.writes))
-    return {}
-
-
-def other_free_order(state: State, rng: random.Random) -> Names:
-    """Free pages are listed in another order."""
-    for pool in state.pools.values():
-        rng.shuffle(pool.free)
-    return {}
-
-
-def other_nodes(state: State, rng: random.Random) -> Names:
-    """Nodes have other numbers and are listed in another order, children and pins too."""
-    numbers = list(state.nodes)
-    new = dict(zip(numbers, rng.sample(range(1, 1000), len(numbers)), strict=True)) | {ROOT: ROOT, -1: -1}
-
-    def pins(held: tuple[tuple[str, NodeId], ...]) -> tuple[tuple[str, NodeId], ...]:
-        return tuple((component, new[number]) for component, number in rng.sample(held, len(held)))
-
-    nodes = rng.sample(list(state.nodes.values()), len(numbers))
-    for node in nodes:
-        node.id, node.parent = new[node.id], new[node.parent]
-        children = rng.sample(list(node.children.items()), len(node.children))
-        node.children = {key: new[number] for key, number in children}
-    state.nodes = {node.id: node for node in nodes}
-    state.next_node = 1000
-    state.device_leaves = {new[number] for number in state.device_leaves}
-    state.host_leaves = {new[number] for number in state.host_leaves}
-    for pool in state.pools.values():
-        pool.owner = [(kind, new[held] if isinstance(held, int) else held) for kind, held in pool.owner]
-    for receipt in list(state.receipts.values()):
-        state.receipts[receipt.id] = replace(receipt, pins=pins(receipt.pins))
-    for ticket in list(state.tickets.values()):
-        state.tickets[ticket.id] = replace(ticket, pins=pins(ticket.pins))
-    return {}
-
-
-def other_names(state: State, rng: random.Random) -> Names:
-    """Requests, receipts and copies have other names."""
-    new = {name: name.upper() for name in (*REQUESTS, *RECEIPTS)}
-    copies = {name: f"{number}" for name, number in zip(state.tickets, rng.sample(range(99), 9), strict=False)}
-    owners = {"": ""} | new | {f"f:{old}": f"f:{name}" for old, name in new.items()} | copies
-    for pool in state.pools.values():
-        pool.owner = [(kind, owners[held] if isinstance(held, str) else held) for kind, held in pool.owner]
-    state.requests = {new[name]: replace(each, id=new[name]) for name, each in state.requests.items()}
-    state.passes = {new[name]: replace(each, id=new[name]) for name, each in state.passes.items()}
-    state.receipts = {new[name]: replace(each, id=new[name]) for name, each in state.receipts.items()}
-    state.tickets = {copies[name]: replace(each, id=copies[name]) for name, each in state.tickets.items()}
-    return new
-
-
-def other_clock(state: State, rng: random.Random) -> Names:
-    """All that happened was later, and further apart."""
-    for node in state.nodes.values():
-        node.last[KV] = 10 * node.last[KV] + 100
-    state.clock = 10 * state.clock + 200
-    return {}
-
-
-def other_order_on_a_path(state: State, rng: random.Random) -> Names:
-    """Nodes were used in another order; it is a twin only if that is so above and below each other."""
-    times = [node.last[KV] for node in state.nodes.values()]
-    for node, last in zip(state.nodes.values(), rng.sample(times, len(times)), strict=True):
-        node.last[KV] = last
-    return {}
-
-
-def other_births(state: State, rng: random.Random) -> Names:
-    """Nodes were made at other times."""
-    for node in state.nodes.values():
-        node.born = rng.randrange(100)
-    return {}
-
-
-def more_hits(state: State, rng: random.Random) -> Names:
-    """Nodes had more hits; it is a twin only if they had enough before."""
-    for node in state.nodes.values():
-        node.hits += rng.randrange(4)
-    return {}
-
-
-def other_priorities(state: State, rng: random.Random) -> Names:
-    """Nodes have other priorities."""
-    for node in state.nodes.values():
-        node.priority = rng.randrange(4)
-    return {}
-
-
-def named(op: Operation, names: Names, ours: State, theirs: State) -> Operation:
-    """The same operation in the world of the twin."""
-    update = {field: names.get(value, value) for field, value in op if field in ("rid", "receipt")}
-    if "ticket" in type(op).model_fields:
-        update["ticket"] = list(theirs.tickets)[list(ours.tickets).index(op.ticket)]  # type: ignore[union-attr]
-    return op.model_copy(update=update)
-
-
-class Alone:
-    """A model that walks, for want of company unchecked."""
-
-    def __init__(self, profile: Profile) -> None:
-        self.model = Model(profile)
-
-    def step(self, op: Operation) -> Outcome:
-        """The operation has happened."""
-        return self.model.step(op).outcome
-
-
-def way(profile: Profile, rng: random.Random) -> tuple[Model, Walk]:
-    """A model that has gone some way, and what goes on with it."""
-    alone = Alone(profile)
-    left_out = {"audit", "reset", "set_write_policy"} | STORAGE_OPERATIONS
-    plan = Plan(invalid_share=0.0, operations=frozenset(OPERATION_TYPES) - left_out)
-    walk = Walk(alone, rng, plan, swarm=False)
-    for _ in range(rng.randrange(5, STEPS_BEFORE)):
-        alone.step(walk.draw())
-    return alone.model, walk
 
 
 def profile_of(policy: WritePolicy, eviction: EvictionPolicy) -> Profile:
@@ -278,21 +140,30 @@ def test_what_the_form_leaves_out_makes_no_difference(
     policy: WritePolicy, make: Make, eviction: EvictionPolicy
 ) -> None:
     """Goal: each field that the form leaves out is irrelevant. Method: twins that differ in it go the same way."""
-    profile = profile_of(policy, eviction)
-    rng = random.Random(f"{policy} {make.__name__} {eviction}")
-    made = 0
-    while made < TWINS:
-        ours, walk = way(profile, rng)
-        theirs = Model(profile, clone(ours.state))
-        names = make(theirs.state, rng)
-        if ours.state == theirs.state or canonical(ours.state, profile) != canonical(theirs.state, profile):
-            continue
-        made += 1
-        for _ in range(STEPS_AFTER):
-            op = walk.draw()
-            its = named(op, names, ours.state, theirs.state)
-            assert told(ours.step(op).outcome) == told(theirs.step(its).outcome)
-            assert canonical(ours.state, profile) == canonical(theirs.state, profile)
+    assert twins_go_the_same_way(profile_of(policy, eviction), make)
+
+
+EARLY = SCOPES["lower-early"].profile.rules.model_copy(update={"storage_retries": 3})
+WITH_STORAGE = (
+    other_pages,
+    other_free_order,
+    other_nodes,
+    other_names,
+    other_clock,
+    other_beliefs,
+    other_closed_work,
+)
+
+
+@pytest.mark.parametrize(
+    ("make", "rules"),
+    [*product(WITH_STORAGE, (Rules(), EARLY)), (other_release_order, EARLY)],
+    ids=lambda value: getattr(value, "__name__", "early" if value == EARLY else "reference"),
+)
+def test_what_the_form_leaves_out_of_storage_makes_no_difference(make: Make, rules: Rules) -> None:
+    """Goal: likewise with storage at work, also what is believed stored. Method: likewise, storage attached first."""
+    profile = Profile(rules=rules, sizes=Sizes(device_pages=5, host_pages=4))
+    assert twins_go_the_same_way(profile, make, StorageSettings(prefetch_threshold=1, prefetch_timeout_base=1))
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,10 @@ LONG = pytest.mark.long
         pytest.param("upper-write-back", 27666, 263792, 34, marks=LONG),
         pytest.param("upper-blocking", 6890, 67725, 22, marks=LONG),
         pytest.param("upper-all", 23772, 259572, 28, marks=LONG),
+        ("lower-small", 3485, 10445, 25),
+        pytest.param("lower", 82305, 236814, 32, marks=LONG),
+        pytest.param("lower-reuse", 15266, 51552, 28, marks=LONG),
+        pytest.param("lower-early", 58310, 155230, 34, marks=LONG),
     ],
 )
 def test_a_scope_is_looked_at_whole_and_nothing_is_broken(name: str, states: int, transitions: int, depth: int) -> None:
