@@ -187,7 +187,7 @@ _ALL = (
     ),
     _lower(
         name="lower",
-        text="What is fetched meets what was computed and evicted in the meantime, and is put into storage again.",
+        text="What is fetched meets what was computed and evicted meanwhile; requests compute and insert as a whole.",
         keys=_KEYS[:2],
     ),
     _lower(

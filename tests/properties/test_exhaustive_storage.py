@@ -138,3 +138,15 @@ def test_what_forms_leave_out_of_storage_tells_no_futures_apart(keys: tuple[Key,
     assert set() == search.unlike
     assert explore(scope).states == len(search.futures)
     assert 3 * len(search.futures) < 2 * report.states
+
+
+@pytest.mark.long
+def test_of_the_first_states_of_lower_too_one_form_has_one_future() -> None:
+    """Goal: likewise with two keys, where more can differ. Method: the same search, as far as there is time."""
+    search = WithAllOfStorage(SCOPES["lower"])
+    search.limit = 12_000
+    report = search.run()
+
+    assert () == report.violations
+    assert set() == search.unlike
+    assert len(search.futures) < report.states
