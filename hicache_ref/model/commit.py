@@ -3,6 +3,8 @@
 Closing takes the pages that the scheduler knows to be read; the rest stays with the I/O until its end is applied.
 """
 
+import sys
+
 from hicache_ref.model.pages import ModelFault
 from hicache_ref.model.prefetch import PrefetchRules
 from hicache_ref.model.records import Prefetch, PrefetchAnswered, PrefetchEnded, PrefetchQueued, PrefetchReading
@@ -11,6 +13,9 @@ from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.effects import StorageCancel
 from hicache_ref.vocabulary.ids import KV_HOST, ROOT, PageHash, Pages
 from hicache_ref.vocabulary.outcomes import Done, Invalid, Progressed
+
+LEAST_PRIORITY = -sys.maxsize
+"""That of upstream's root, which it hands down."""
 
 
 class CommitRules(PrefetchRules):
@@ -157,12 +162,20 @@ class CommitRules(PrefetchRules):
                 new += common
             at += common
         if node.id != ROOT and node.host is None and self.needs_backed_parent():
+            if at < len(key):
+                self.facts.append("fetched_below_a_gap")
             self.release(KV_HOST, pages[at:])
         elif at < len(key):
-            leaf = self.attach(node, key[at:], record.extra, 0)
+            leaf = self.attach(node, key[at:], record.extra, self._priority_below(node))
             self._place_fetched(leaf, pages[at:], record)
             new += len(key) - at
         return new
+
+    def _priority_below(self, node: Node) -> int:
+        """The priority of what is fetched below the node."""
+        if self.rules.fetched_priority == "none":
+            return 0
+        return node.priority if node.id != ROOT else LEAST_PRIORITY
 
     def _place_fetched(self, node: Node, pages: Pages, record: Prefetch) -> None:
         self.place(node, KV_HOST, pages)

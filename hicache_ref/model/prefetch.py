@@ -81,7 +81,7 @@ class PrefetchRules(StoreRules):
             return Refused(why="below threshold")
         if op.key.extra is not None and not self.rules.hash_namespace:
             return Refused(why="namespace without storage")
-        if self.storage.occupied >= self.prefetch_capacity():
+        if self.storage.occupied * self.profile.sizes.page_size >= self.prefetch_capacity():
             return Refused(why="rate limited")
         if anchor.id != ROOT and anchor.host is None:
             return Refused(why="anchor without host copy")
@@ -92,13 +92,13 @@ class PrefetchRules(StoreRules):
         page_size = self.profile.sizes.page_size
         return max(1, -(-self.storage.settings.prefetch_threshold // page_size))
 
-    def prefetch_capacity(self) -> float:
-        """The number of pages asked for from which a prefetch is refused (upstream: prefetch_capacity_limit)."""
+    def prefetch_capacity(self) -> int:
+        """The number of tokens asked for from which a prefetch is refused (upstream: prefetch_capacity_limit)."""
         sizes = self.profile.sizes
         if self.rules.prefetch_capacity == "half_host":
-            return 0.5 * sizes.host_pages
-        more = 0.8 * (sizes.host_pages - sizes.device_pages)
-        return max(0.0, more) if self.rules.prefetch_capacity == "host_minus_device_clamped" else more
+            return sizes.host_pages * sizes.page_size // 2
+        more = int(0.8 * (sizes.host_pages - sizes.device_pages) * sizes.page_size)
+        return max(0, more) if self.rules.prefetch_capacity == "host_minus_device_clamped" else more
 
     def _path_hashes(self, found: Found) -> tuple[PageHash, ...]:
         """The hashes of the pages found."""

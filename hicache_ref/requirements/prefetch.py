@@ -302,16 +302,17 @@ def _why_not(change: Change[ops.Prefetch, Any], wanted: int) -> str | None:
     found = before.cached(change.hashes)
     more = sizes.host_pages - sizes.device_pages
     capacity = {
-        "half_host": sizes.host_pages / 2,
+        "half_host": 0.5 * sizes.host_pages,
         "host_minus_device": 0.8 * more,
         "host_minus_device_clamped": 0.8 * max(0, more),
     }[rules.prefetch_capacity]
+    limit = int(capacity * sizes.page_size)
     reasons = {
         "no storage is attached": not storage.attached,
         "the request has a prefetch": op.rid in storage.open,
         "it is below the threshold": wanted < threshold(before),
         "namespaces have no hash": op.key.extra is not None and not rules.hash_namespace,
-        "too much is asked for": storage.occupied >= capacity,
+        "too much is asked for": storage.occupied * sizes.page_size >= limit,
         "the anchor has no host copy": bool(found) and found[-1][0].host is None,
         "the host is full": _pages_to_ask_for(before, change, wanted) < threshold(before),
     }

@@ -51,6 +51,9 @@ class Description(Frozen):
     storage_order: Literal["any", "first"] = "any"
     """Which of the storage operations of one kind may end next: any, or the one submitted first."""
 
+    one_backend: bool = False
+    """Whether only one kind of backend can be attached."""
+
     events: bool = False
 
 

@@ -42,6 +42,12 @@ class Rules(Frozen):
     split_stamps: Literal["none", "both"] = "none"
     """Whether a split makes both halves recently used."""
 
+    split_raises_priority: Literal["upper", "both"] = "upper"
+    """Whether an insert that splits a node raises the priority of the half that it covers, or of both."""
+
+    split_is_born: bool = False
+    """Whether the upper half of a split is as young as the split, or as old as the node was."""
+
     revive_counts_hit: bool = False
     """Whether an insert that gives an evicted node its device pages back counts as a hit on it."""
 
@@ -55,6 +61,12 @@ class Rules(Frozen):
     write_back_copy: Literal["staged", "blocking"] = "staged"
     """How write_back evicts an unbacked node: a copy is submitted, or it ends inside the step."""
 
+    write_back_protects: bool = False
+    """Whether no host copy that an eviction has made is taken again for another by the same eviction."""
+
+    evict_device_for_hopeless: bool = False
+    """Whether device leaves are evicted for a load that then finds no room."""
+
     evict_host_for_hopeless: bool = False
     """Whether host leaves are evicted for a backup that then finds no room."""
 
@@ -66,6 +78,9 @@ class Rules(Frozen):
 
     commit_adopts: bool = True
     """Whether fetched pages become the host copy of a node that has none; if not, they and what hangs below go back."""
+
+    fetched_priority: Literal["none", "inherited"] = "none"
+    """Whether a fetched node has no priority, or that of the node above it, below the root the least there is."""
 
     prefetch_allocation: Literal["after", "before"] = "after"
     """Whether a prefetch takes its host pages once the query is answered, or for all it asks for before."""
@@ -90,6 +105,9 @@ class Rules(Frozen):
 
     storage_retries: Annotated[int, Field(ge=1)] = 3
     """How often a page is offered to storage in all, before it is reported and given up."""
+
+    attach_again: Literal["settings", "policy"] = "settings"
+    """Whether an attach to the attached backend changes all its settings, or the prefetch policy alone."""
 
     attach_offers: bool = True
     """Whether what is on host at the time of an attach is owed to storage."""
@@ -203,6 +221,12 @@ _HIRADIX = _SGLANG | {
     "chunked_counts_hit": False,
     "hit_counts_again_for_same_request": True,
     "eviction_asks": "need",
+    "evict_device_for_hopeless": True,
+    "write_back_protects": True,
+    "fetched_priority": "inherited",
+    "split_is_born": True,
+    "split_raises_priority": "both",
+    "attach_again": "policy",
     "commit_adopts": False,
     "give_back": "queued",
     "hash_namespace": False,

@@ -14,6 +14,7 @@ _BACKENDS = {"files": "file"}
 """The vocabulary's names of backends -> upstream's."""
 
 _MILLISECONDS = 1000
+_ALL = 10**9
 
 RELEASE_QUEUE = "release queue"
 """What is pending while pages wait to be freed."""
@@ -21,6 +22,34 @@ RELEASE_QUEUE = "release queue"
 
 class StoringCaller(Caller):
     """A caller that also knows storage."""
+
+    # -- what storage pins ------------------------------------------------------------------------------------------
+
+    def _keepers_of_leaves(self) -> set[str]:
+        """What hangs on, or reads the host copy of, a node below a device leaf pins that leaf too."""
+        hanging: dict[int, set[str]] = {}
+        for fetch in self.books.fetches.values():
+            if self.is_open(fetch):
+                hanging.setdefault(id(self.engine.cache.ongoing_prefetch[fetch.rid][0]), set()).add(fetch.name)
+        reading: dict[int, str] = {}
+        for backup in self.books.backups.values():
+            pages = self.engine.host_slots.pages(backup.operation.host_indices)
+            reading.update(dict.fromkeys(pages, backup.name))
+        found: set[str] = set()
+        waiting = [(self.engine.cache.root_node, False)]
+        while waiting:
+            node, below_leaf = waiting.pop()
+            below_leaf = below_leaf or self._is_device_leaf(node)
+            if below_leaf:
+                found |= hanging.get(id(node), set())
+                found |= {reading[page] for page in self.engine.host_slots.pages(node.host_value) if page in reading}
+            waiting += [(child, below_leaf) for child in node.children.values()]
+        return found
+
+    @staticmethod
+    def _is_device_leaf(node: Any) -> bool:
+        resident = node.parent is not None and node.value is not None and not node.lock_ref
+        return resident and all(child.value is None for child in node.children.values())
 
     # -- prefetch ---------------------------------------------------------------------------------------------------
 
@@ -259,9 +288,15 @@ class StoringCaller(Caller):
     def _close_all(self) -> None:
         if not hasattr(self.engine.cache, "release_aborted_request"):
             return
+        told = getattr(self.engine.cache, "prefetch_loaded_tokens_by_reqid", ())
+        waiting = [fetch.rid for fetch in self.books.fetches.values() if self.is_open(fetch)]
+        for rid in (*waiting, *told):
+            self.on_abort(ops.Abort(rid=rid))
         for fetch in list(self.books.fetches.values()):
-            if self.is_open(fetch):
-                self.on_abort(ops.Abort(rid=fetch.rid))
+            if fetch.stage == "queued" and self.workers.obstacle(QUERIES, fetch.operation) is None:
+                self.workers.query(fetch, 0, raised=False)
+        # What has ended is applied, also if something else has to be waited for.
+        self.on_poll(ops.Poll(answers=_ALL, reads=_ALL, writes=_ALL, releases=_ALL))
 
     def _reading_or_writing(self) -> tuple[str, ...]:
         reading = [name for name, fetch in self.books.fetches.items() if fetch.stage in ("reading", "dead")]

@@ -1,0 +1,63 @@
+"""Triggers: steps after which an implementation is known to go wrong, by name.
+
+A known divergence may name one. Walks then leave such steps out, for most of them would end there and little else
+would be met; a finding whose smallest trace has such a step in it is told apart from one that has not.
+"""
+
+from collections.abc import Callable, Mapping
+
+from hicache_ref.model import Model
+from hicache_ref.model.records import PrefetchReading
+from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.operations import Operation
+
+Askers = Mapping[str, str]
+"""Storage operation -> the request that asked for it, whether or not that still waits."""
+
+Trigger = Callable[[Operation, Model, Askers], bool]
+
+
+def _query_raises(op: Operation, model: Model, askers: Askers) -> bool:
+    return isinstance(op, ops.QueryDone) and op.raised
+
+
+def _read_raises(op: Operation, model: Model, askers: Askers) -> bool:
+    return isinstance(op, ops.ReadDone) and op.raised
+
+
+def _write_raises(op: Operation, model: Model, askers: Askers) -> bool:
+    return isinstance(op, ops.WriteDone) and op.raised
+
+
+def _request_comes_back(op: Operation, model: Model, askers: Askers) -> bool:
+    """A request prefetches again while an operation of its earlier prefetch is on the books, or before it asked."""
+    if not isinstance(op, ops.Prefetch):
+        return False
+    storage = model.state.storage
+    return op.rid in storage.loaded or any(
+        askers.get(name) == op.rid for name in storage.records if storage.open.get(op.rid) != name
+    )
+
+
+def _read_stops_short(op: Operation, model: Model, askers: Askers) -> bool:
+    """The I/O of a prefetch ends before all of its pages are in place: a batch is short, or nobody waits any more."""
+    record = model.state.storage.records.get(op.id) if isinstance(op, ops.ReadDone) else None
+    if not isinstance(op, ops.ReadDone) or not isinstance(record, PrefetchReading):
+        return False
+    batch = min(model.profile.sizes.storage_batch, len(record.pages) - record.done)
+    return op.pages < batch or record.cancelled
+
+
+def _detach_of_nothing(op: Operation, model: Model, askers: Askers) -> bool:
+    return isinstance(op, ops.Detach) and not model.state.storage.attached
+
+
+TRIGGERS: dict[str, Trigger] = {
+    "query_raises": _query_raises,
+    "read_raises": _read_raises,
+    "write_raises": _write_raises,
+    "request_comes_back": _request_comes_back,
+    "read_stops_short": _read_stops_short,
+    "detach_of_nothing": _detach_of_nothing,
+}
+"""Each is asked before the step: the operation, the model as it is then, and who asked for what."""
