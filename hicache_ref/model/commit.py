@@ -35,14 +35,14 @@ class CommitRules(PrefetchRules):
             if record.since < 0:
                 record = record.model_copy(update={"since": op.now})
                 storage.records[name] = record
-            if not self._may_stop(record, op.now):
+            if not self.may_stop(record, op.now):
                 return Progressed(done=False)
             self._commit(record)
             self._retire(name)
         # tell
         return Progressed(done=True, loaded=storage.loaded.pop(op.rid, 0))
 
-    def _may_stop(self, record: Prefetch, now: int) -> bool:
+    def may_stop(self, record: Prefetch, now: int) -> bool:
         """Whether the policy lets the request go on now (upstream: can_terminate_prefetch)."""
         complete = isinstance(record, PrefetchEnded) and record.known == record.done
         if complete and self.rules.prefetch_commit == "progress":
@@ -53,7 +53,12 @@ class CommitRules(PrefetchRules):
         if policy == "wait_complete":
             return False
         hits = 0 if isinstance(record, PrefetchQueued) else len(record.hashes)
-        return now - record.since > self.storage.settings.timeout_ms(hits * self.profile.sizes.page_size)
+        return now - record.since > self._timeout_ms(hits)
+
+    def _timeout_ms(self, pages: int) -> int:
+        """How long a request waits for so many pages."""
+        tokens = pages * self.profile.sizes.page_size
+        return self.storage.settings.timeout_ms(tokens, self.rules.prefetch_timeout)
 
     def requires_abort(self, op: ops.Abort) -> Invalid | None:
         """Any request may go."""

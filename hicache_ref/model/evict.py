@@ -113,7 +113,9 @@ class EvictRules(CopyRules):
             return True
         done = not ticket.doomed and self.choose.copy_result(ticket.id)
         self.land(ticket, len(ticket.parts) if done else 0)
+        self.evicting = True
         self.apply_end(self.state.tickets[ticket.id])
+        self.evicting = False
         if done:
             self._give_up_device(node)
         return done

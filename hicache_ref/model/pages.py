@@ -26,6 +26,9 @@ class PageRules:
         self.events: list[Event] = []
         self.facts: list[str] = []
         self.victims: list[tuple[PoolName, PageHash]] = []
+        self.evicting = False
+        """Whether the copy whose end is applied was made by the eviction under way."""
+
         self.just_backed: list[NodeId] = []
         """Nodes that the eviction under way has backed up and protects; none between steps."""
 

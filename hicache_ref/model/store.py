@@ -64,7 +64,7 @@ class StoreRules(InsertRules):
     def acknowledged(self, part: Part) -> None:
         """Also: the pages of the part are owed to storage, and offered with all that is owed above them."""
         nodes = self.owners(KV_HOST, part.host)
-        if not self.storage.attached or not nodes:
+        if not self.storage.attached or not nodes or (self.evicting and not self.rules.write_back_offers):
             return
         for node in nodes:
             if self.may_be_stored(node):

@@ -182,7 +182,8 @@ class Campaign:
     def _leaves_out(self, lockstep: Lockstep, op: Operation) -> bool:
         """Whether the walk is not to make this step: known to go wrong, or out of the implementation's order."""
         named = (entry.trigger for entry in self.known if entry.trigger in TRIGGERS)
-        return lockstep.is_out_of_order(op) or any(lockstep.is_trigger(op, name) for name in named if name)
+        unlawful = lockstep.is_out_of_order(op) or lockstep.needs_match_first(op)
+        return unlawful or any(lockstep.is_trigger(op, name) for name in named if name)
 
     def _draw_profile(self, rng: random.Random) -> Profile:
         offered = self.description.evictions

@@ -142,6 +142,14 @@ class Lockstep:
         waiting = (name for name, each in self.model.state.storage.records.items() if isinstance(each, stage))
         return next(waiting, None) != getattr(op, "id", None)
 
+    def needs_match_first(self, op: Operation) -> bool:
+        """Whether the step prefetches below a part of a node, which the implementation's caller has split before."""
+        if not isinstance(op, ops.Prefetch) or not self.description.matches_first:
+            return False
+        model = self.model
+        found = model.look(model.pages(op.key), op.key.extra)
+        return found.length < model.depth(found.node)
+
     def _apply(self, op: Operation) -> tuple[Outcome, Observation]:
         """The implementation's answer and what is seen of it then. Raises Found for a crash."""
         try:

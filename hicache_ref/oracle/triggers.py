@@ -7,7 +7,7 @@ would be met; a finding whose smallest trace has such a step in it is told apart
 from collections.abc import Callable, Mapping
 
 from hicache_ref.model import Model
-from hicache_ref.model.records import PrefetchReading
+from hicache_ref.model.records import PrefetchQueued, PrefetchReading
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.operations import Operation
 
@@ -48,6 +48,22 @@ def _read_stops_short(op: Operation, model: Model, askers: Askers) -> bool:
     return op.pages < batch or record.cancelled
 
 
+def _request_goes_early(op: Operation, model: Model, askers: Askers) -> bool:
+    """An open prefetch is closed while storage is asked or pages are read for it."""
+    storage = model.state.storage
+    names = list(storage.open.values())
+    if isinstance(op, ops.Abort | ops.Progress):
+        names = [name for name in names if storage.open.get(op.rid) == name]
+    elif not isinstance(op, ops.Detach | ops.Reset):
+        return False
+    at_work = [
+        record for record in map(storage.records.get, names) if isinstance(record, PrefetchQueued | PrefetchReading)
+    ]
+    if isinstance(op, ops.Progress):
+        return any(model.may_stop(record, op.now) for record in at_work)
+    return bool(at_work)
+
+
 def _detach_of_nothing(op: Operation, model: Model, askers: Askers) -> bool:
     return isinstance(op, ops.Detach) and not model.state.storage.attached
 
@@ -58,6 +74,7 @@ TRIGGERS: dict[str, Trigger] = {
     "write_raises": _write_raises,
     "request_comes_back": _request_comes_back,
     "read_stops_short": _read_stops_short,
+    "request_goes_early": _request_goes_early,
     "detach_of_nothing": _detach_of_nothing,
 }
 """Each is asked before the step: the operation, the model as it is then, and who asked for what."""

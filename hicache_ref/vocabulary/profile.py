@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hicache_ref.vocabulary.base import Frozen
+from hicache_ref.vocabulary.storage import TimeoutShape
 
 WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
 EvictionPolicy = Literal["lru", "lfu", "fifo", "mru", "filo", "priority", "slru"]
@@ -91,6 +92,15 @@ class Rules(Frozen):
     prefetch_capacity: Literal["half_host", "host_minus_device", "host_minus_device_clamped"] = "half_host"
     """How many pages may be asked for at once: half the host pool, or 0.8 of what it has more than the device."""
 
+    prefetch_truncates: bool = True
+    """Whether a prefetch for which there is too little room asks for as much as there is, or is refused."""
+
+    prefetch_timeout: TimeoutShape = "capped"
+    """Whether the time of a prefetch grows with its tokens up to the maximum, without one, or not at all."""
+
+    read_tail: Literal["end_applied", "io_end"] = "end_applied"
+    """When pages that were not read are given up: as the end is applied, or by the worker when its I/O ends."""
+
     prefetch_progress: Literal["polled", "live"] = "polled"
     """Whether the scheduler knows of the batches that a poll applied, or of all that have ended."""
 
@@ -102,6 +112,9 @@ class Rules(Frozen):
 
     give_back: Literal["at_once", "queued"] = "at_once"
     """Whether pages that an abort or a commit gives up are free at once or with a later poll."""
+
+    write_back_offers: bool = True
+    """Whether what an eviction has copied to host inside its step is owed to storage."""
 
     storage_retries: Annotated[int, Field(ge=1)] = 3
     """How often a page is offered to storage in all, before it is reported and given up."""
@@ -230,30 +243,28 @@ _HIRADIX = _SGLANG | {
     "commit_adopts": False,
     "give_back": "queued",
     "hash_namespace": False,
-    "prefetch_progress": "live",
-    "prefetch_commit": "progress",
 }
-_UNGUARDED = {"backup_scope": "node", "contiguity": False}
-_EARLY = _UNGUARDED | {"prefetch_allocation": "before", "cancelled_query": "goes_on"}
+_BEFORE_QUERY = {"prefetch_allocation": "before", "cancelled_query": "goes_on"}
+_IN_PROGRESS = {"prefetch_progress": "live", "prefetch_commit": "progress", "read_tail": "io_end"}
+_EARLY = _BEFORE_QUERY | _IN_PROGRESS | {"backup_scope": "node", "contiguity": False, "prefetch_truncates": False}
+_FIRST = _EARLY | {"prefetch_capacity": "host_minus_device", "write_back_offers": False}
+_PREFIXES = {"backup_scope": "node_if_parent"}
 
 RULES: dict[str, Rules] = {
     "reference": Rules(),
     "sglang-0.5.1": Rules.model_validate(
-        _HIRADIX | _EARLY | {"write_policy": "write_through_selective", "prefetch_capacity": "host_minus_device"}
+        _HIRADIX | _FIRST | {"write_policy": "write_through_selective", "prefetch_timeout": "constant"}
     ),
     "sglang-0.5.2": Rules.model_validate(
-        _HIRADIX | _EARLY | {"write_policy": "write_through_selective", "prefetch_capacity": "host_minus_device"}
+        _HIRADIX | _FIRST | {"write_policy": "write_through_selective", "prefetch_timeout": "constant"}
     ),
-    "sglang-0.5.9": Rules.model_validate(_HIRADIX | _EARLY | {"prefetch_capacity": "host_minus_device_clamped"}),
-    "sglang-0.5.15": Rules.model_validate(
-        _HIRADIX | {"backup_scope": "node_if_parent", "prefetch_allocation": "before", "cancelled_query": "goes_on"}
+    "sglang-0.5.6": Rules.model_validate(_HIRADIX | _FIRST | {"prefetch_timeout": "linear"}),
+    "sglang-0.5.9": Rules.model_validate(
+        _HIRADIX | _EARLY | {"prefetch_capacity": "host_minus_device_clamped", "prefetch_timeout": "linear"}
     ),
-    "sglang-0.5.16": Rules.model_validate(_HIRADIX | {"backup_scope": "node_if_parent"}),
-    "sglang-0.5.20": Rules.model_validate(
-        _HIRADIX
-        | {"backup_scope": "node_if_parent", "hash_namespace": True}
-        | {"prefetch_progress": "polled", "prefetch_commit": "poll"}
-    ),
+    "sglang-0.5.15": Rules.model_validate(_HIRADIX | _PREFIXES | _BEFORE_QUERY | _IN_PROGRESS),
+    "sglang-0.5.16": Rules.model_validate(_HIRADIX | _PREFIXES | _IN_PROGRESS),
+    "sglang-0.5.20": Rules.model_validate(_HIRADIX | _PREFIXES | {"hash_namespace": True}),
     "sglang-0.5.23": Rules.model_validate(
         _SGLANG
         | {"lock_evicted": "count", "revive_counts_hit": True, "prefetch_clock": "first_poll"}
