@@ -180,10 +180,9 @@ class Campaign:
         return any(each.goes_on and each.covers(finding, steps, lockstep.met) for each in self.known)
 
     def _leaves_out(self, lockstep: Lockstep, op: Operation) -> bool:
-        """Whether the walk is not to make this step: known to go wrong, or out of the implementation's order."""
+        """Whether the walk is not to make this step: known to go wrong, or out of turn."""
         named = (entry.trigger for entry in self.known if entry.trigger in TRIGGERS)
-        unlawful = lockstep.is_out_of_order(op) or lockstep.needs_match_first(op)
-        return unlawful or any(lockstep.is_trigger(op, name) for name in named if name)
+        return lockstep.is_out_of_turn(op) or any(lockstep.is_trigger(op, name) for name in named if name)
 
     def _draw_profile(self, rng: random.Random) -> Profile:
         offered = self.description.evictions

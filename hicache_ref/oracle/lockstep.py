@@ -134,7 +134,11 @@ class Lockstep:
         """Whether the step would be this trigger now."""
         return TRIGGERS[name](op, self.model, self.askers)
 
-    def is_out_of_order(self, op: Operation) -> bool:
+    def is_out_of_turn(self, op: Operation) -> bool:
+        """Whether the implementation cannot come to this step now, though the model can."""
+        return self._is_out_of_order(op) or self._needs_match_first(op)
+
+    def _is_out_of_order(self, op: Operation) -> bool:
         """Whether storage work that was submitted earlier has to end before what this step reports."""
         if self.description.storage_order == "any" or op.op not in _ENDS:
             return False
@@ -142,7 +146,7 @@ class Lockstep:
         waiting = (name for name, each in self.model.state.storage.records.items() if isinstance(each, stage))
         return next(waiting, None) != getattr(op, "id", None)
 
-    def needs_match_first(self, op: Operation) -> bool:
+    def _needs_match_first(self, op: Operation) -> bool:
         """Whether the step prefetches below a part of a node, which the implementation's caller has split before."""
         if not isinstance(op, ops.Prefetch) or not self.description.matches_first:
             return False

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from hicache_ref.model import Model
 from hicache_ref.model.records import PrefetchQueued, PrefetchReading
 from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.ids import KV_DEVICE, ROOT
 from hicache_ref.vocabulary.operations import Operation
 
 Askers = Mapping[str, str]
@@ -68,6 +69,39 @@ def _detach_of_nothing(op: Operation, model: Model, askers: Askers) -> bool:
     return isinstance(op, ops.Detach) and not model.state.storage.attached
 
 
+def _namespace_meets_storage(op: Operation, model: Model, askers: Askers) -> bool:
+    """A key in a namespace is used where storage is attached, or storage is attached where there is such a key."""
+    state = model.state
+    if isinstance(op, ops.Attach):
+        keys = [each.key for each in state.requests.values() if each.key is not None]
+        return any(node.extra is not None for node in state.nodes.values()) or any(key.extra for key in keys)
+    key = getattr(op, "key", None)
+    return state.storage.attached and key is not None and key.extra is not None
+
+
+def _attach_to_filled_tree(op: Operation, model: Model, askers: Askers) -> bool:
+    state = model.state
+    return isinstance(op, ops.Attach) and not state.storage.attached and len(state.nodes) > 1
+
+
+def _insert_below_backed(op: Operation, model: Model, askers: Askers) -> bool:
+    """Under write_back a node without host copy is hung below one that has one."""
+    if not isinstance(op, ops.Insert) or model.state.policy != "write_back":
+        return False
+    pages = model.pages(op.key)
+    found = model.look(pages, op.key.extra)
+    return found.length < len(pages) and found.node.id != ROOT and found.node.host is not None
+
+
+def _load_evicts(op: Operation, model: Model, askers: Askers) -> bool:
+    """Under write_back a load has to make room."""
+    node = model.node_at(op.key) if isinstance(op, ops.LoadBack) else None
+    if node is None or model.state.policy != "write_back":
+        return False
+    path = [model.state.nodes[number] for number in model.path(node.id)]
+    return sum(len(each.key) for each in path if each.device is None) > model.free_count(KV_DEVICE)
+
+
 TRIGGERS: dict[str, Trigger] = {
     "query_raises": _query_raises,
     "read_raises": _read_raises,
@@ -75,6 +109,10 @@ TRIGGERS: dict[str, Trigger] = {
     "request_comes_back": _request_comes_back,
     "read_stops_short": _read_stops_short,
     "request_goes_early": _request_goes_early,
+    "namespace_meets_storage": _namespace_meets_storage,
+    "attach_to_filled_tree": _attach_to_filled_tree,
+    "insert_below_backed": _insert_below_backed,
+    "load_evicts": _load_evicts,
     "detach_of_nothing": _detach_of_nothing,
 }
 """Each is asked before the step: the operation, the model as it is then, and who asked for what."""
