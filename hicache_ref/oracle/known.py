@@ -31,6 +31,9 @@ class Known(Frozen):
     id: str
     requirement: str
     operation: str
+    also_at: tuple[str, ...] = ()
+    """Other operations at which it shows, where an earlier one hid nothing of it."""
+
     reason: str
     """Why it is as it is, and whose fault."""
 
@@ -76,7 +79,7 @@ class Known(Frozen):
 
     def covers(self, finding: Finding, steps: Sequence[Operation], met: Collection[str]) -> bool:
         """Whether this is the finding, made by these steps, which met these triggers and facts."""
-        if (self.requirement, self.operation) != (finding.requirement, finding.operation):
+        if self.requirement != finding.requirement or finding.operation not in (self.operation, *self.also_at):
             return False
         if self.raised is None and self.says is None and self.trigger is None:
             return canonical(self.trace) == canonical(steps)

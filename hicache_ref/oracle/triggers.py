@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from hicache_ref.model import Model
 from hicache_ref.model.records import PrefetchQueued, PrefetchReading
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.ids import KV_DEVICE, ROOT
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, ROOT
 from hicache_ref.vocabulary.operations import Operation
 
 Askers = Mapping[str, str]
@@ -79,6 +79,19 @@ def _namespace_meets_storage(op: Operation, model: Model, askers: Askers) -> boo
     return state.storage.attached and key is not None and key.extra is not None
 
 
+def _split_under_copy(op: Operation, model: Model, askers: Askers) -> bool:
+    """A node is split while it is copied to host, and storage is to have it."""
+    if not isinstance(op, ops.MatchPrefix | ops.Lock | ops.Insert | ops.Prefetch) or not model.state.storage.attached:
+        return False
+    found = model.look(model.pages(op.key), op.key.extra)
+    inside = found.length < model.depth(found.node)
+    return inside and found.node.host is not None and model.is_being_written(KV_HOST, found.node.host)
+
+
+def _prefetch_of_pairs(op: Operation, model: Model, askers: Askers) -> bool:
+    return isinstance(op, ops.Prefetch) and model.profile.bigram
+
+
 def _attach_to_filled_tree(op: Operation, model: Model, askers: Askers) -> bool:
     state = model.state
     return isinstance(op, ops.Attach) and not state.storage.attached and len(state.nodes) > 1
@@ -110,6 +123,8 @@ TRIGGERS: dict[str, Trigger] = {
     "read_stops_short": _read_stops_short,
     "request_goes_early": _request_goes_early,
     "namespace_meets_storage": _namespace_meets_storage,
+    "split_under_copy": _split_under_copy,
+    "prefetch_of_pairs": _prefetch_of_pairs,
     "attach_to_filled_tree": _attach_to_filled_tree,
     "insert_below_backed": _insert_below_backed,
     "load_evicts": _load_evicts,
