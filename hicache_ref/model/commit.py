@@ -126,6 +126,8 @@ class CommitRules(PrefetchRules):
         pages = self._close(record.id)
         self.storage.loaded.pop(rid, None)
         anchor = self.state.nodes.get(record.anchor)
+        if anchor is not None and self.rules.commit_stamps_anchor and self._had_pages(record):
+            self.stamp(anchor)
         if not pages:
             self.facts.append("stopped_with_nothing")
         elif anchor is None or (anchor.id != ROOT and anchor.host is None):
@@ -137,6 +139,10 @@ class CommitRules(PrefetchRules):
                 self.storage.loaded[rid] = loaded
             if not record.cleared:
                 self._storage_has(hashes[: len(pages)])
+
+    def _had_pages(self, record: Prefetch) -> bool:
+        """Whether host pages were taken for it, if only to be given up again."""
+        return self.rules.prefetch_allocation == "before" or isinstance(record, PrefetchReading | PrefetchEnded)
 
     def _storage_has(self, hashes: tuple[PageHash, ...]) -> None:
         """Storage delivered these pages, so it is believed to have them, and they are owed to it no more."""

@@ -174,7 +174,8 @@ class Comparison:
         """The caller is told the same, pages up to renaming; why something was refused is not compared (HC-CONF-02)."""
         for name in type(ours).model_fields:
             expected, actual = getattr(ours, name), getattr(theirs, name)
-            if name == "why" or (name == "given_back" and isinstance(ours, Inserted)):
+            untold = name == "given_up" and actual is None
+            if name == "why" or untold or (name == "given_back" and isinstance(ours, Inserted)):
                 expected, actual = None, None
             elif isinstance(ours, Matched | Took) and name in ("device", "pages"):
                 expected = tuple(self.renamed(KV_DEVICE, page) for page in expected)

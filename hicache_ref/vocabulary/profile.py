@@ -80,6 +80,9 @@ class Rules(Frozen):
     commit_adopts: bool = True
     """Whether fetched pages become the host copy of a node that has none; if not, they and what hangs below go back."""
 
+    commit_stamps_anchor: bool = False
+    """Whether a commit of a prefetch with host pages makes its anchor used, also if nothing was read."""
+
     fetched_priority: Literal["none", "inherited"] = "none"
     """Whether a fetched node has no priority, or that of the node above it, below the root the least there is."""
 
@@ -237,6 +240,7 @@ _HIRADIX = _SGLANG | {
     "evict_device_for_hopeless": True,
     "write_back_protects": True,
     "fetched_priority": "inherited",
+    "commit_stamps_anchor": True,
     "split_is_born": True,
     "split_raises_priority": "both",
     "attach_again": "policy",

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from hicache_ref.adapters.sglang_hiradix.books import Backup, Copy, Fetch
+from hicache_ref.adapters.sglang_hiradix.books import Copy, Fetch
 from hicache_ref.adapters.sglang_hiradix.caller import Caller
 from hicache_ref.adapters.sglang_hiradix.stepper import StepQueue, StepThread
 from hicache_ref.adapters.sglang_hiradix.workers import QUERIES, READS, WRITES
@@ -76,7 +76,8 @@ class StoringCaller(Caller):
             self.watch.fetching = None
         for name in self.books.fetches.keys() - before:
             fetch = self.books.fetches[name]
-            fetch.operation.start_time = op.now / _MILLISECONDS
+            fetch.operation.start_time = 0.0
+            fetch.since = op.now
             fetch.asked = len(fetch.operation.token_ids) // size
             self.workers.go_on()
             return Prefetching(id=name, pages=fetch.asked)
@@ -122,7 +123,8 @@ class StoringCaller(Caller):
         """What the cache says; and what it counted as loaded, once."""
         cache = self.engine.cache
         self.watch.inserted = None
-        done = self.engine.progress(op.rid, op.now / _MILLISECONDS)
+        since = next((fetch.since for fetch in self.books.fetches.values() if self._is_its(fetch, op.rid)), op.now)
+        done = self.engine.progress(op.rid, (op.now - since) / _MILLISECONDS)
         self._forget_closed()
         if not done:
             return Progressed(done=False)
@@ -138,6 +140,9 @@ class StoringCaller(Caller):
         self.engine.cache.release_aborted_request(self.engine.handle(op.rid))
         self._forget_closed()
         return Done()
+
+    def _is_its(self, fetch: Fetch, rid: str) -> bool:
+        return fetch.rid == rid and self.is_open(fetch)
 
     def is_open(self, fetch: Fetch) -> bool:
         """Whether the scheduler still waits for this very operation."""
@@ -177,20 +182,14 @@ class StoringCaller(Caller):
         committed = [f.name for f, _ in reads if f.name in open_before and not self.is_open(f)]
         for backup in written:
             del books.backups[backup.name]
-        given_up = tuple(backup.name for backup in written if self._is_cut_short(backup))
         self._forget_closed()
         self.workers.go_on()
         return Polled(
             backups=tuple(backups), loads=tuple(loads), answers=tuple(f.name for f in answered),
             revoked=tuple(revoked), reads=tuple(f.name for f, _ in reads), committed=tuple(dict.fromkeys(committed)),
-            writes=tuple(backup.name for backup in written), given_up=given_up,
+            writes=tuple(backup.name for backup in written),
             releases=self._released,
         )  # fmt: skip
-
-    def _is_cut_short(self, backup: Backup) -> bool:
-        """Whether not all was stored: upstream offers a page once."""
-        operation = backup.operation
-        return bool(operation.completed_tokens < len(operation.hash_value) * self.engine.page_size)
 
     def _leading(self, to: str, agreed: int) -> dict[str, Copy]:
         """The ended copies in this direction that no running one precedes, as many as were agreed on."""
