@@ -107,7 +107,8 @@ class Lockstep:
     def step(self, op: Operation, choices: Sequence[Choice] | None = None) -> Outcome:
         """The operation has happened on both sides and nothing differs. Raises Found."""
         index = len(self.steps)
-        self.met.update(name for name in TRIGGERS if self.is_trigger(op, name))
+        if self.model.requires(op) is None:
+            self.met.update(name for name, meets in TRIGGERS.items() if meets(op, self.model, self.askers))
         self.steps.append(Recorded(op, tuple(choices or ())))
         self.chooser.recorded = ReplayChooser(choices or ())
         self.ours = None
@@ -131,7 +132,7 @@ class Lockstep:
         return Finding(found.requirement, found.text, op.op, "difference", (ours.outcome.kind, theirs.kind))
 
     def is_trigger(self, op: Operation, name: str) -> bool:
-        """Whether the step would be this trigger now."""
+        """Whether the step, if it may happen now, would be this trigger."""
         return TRIGGERS[name](op, self.model, self.askers)
 
     def is_out_of_turn(self, op: Operation) -> bool:

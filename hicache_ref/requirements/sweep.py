@@ -86,6 +86,8 @@ class Sweep:
         elif isinstance(op, Insert):
             for row, at in self.before.cached(self.change.hashes):
                 self.last[row.id] = self.before.clock + 1
+                if self.before.rules.split_raises_priority == "both":
+                    self.row[row.id] = row._replace(priority=max(row.priority, op.priority))
                 if at + 1 == len(row.hashes):
                     self.resident.add(row.id)
         elif isinstance(op, Prefetch):
