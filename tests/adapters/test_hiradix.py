@@ -35,6 +35,7 @@ from hicache_ref.vocabulary.outcomes import (
     Done,
     Evicted,
     Inserted,
+    Invalid,
     Matched,
     Polled,
     Progressed,
