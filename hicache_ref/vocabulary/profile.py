@@ -257,7 +257,9 @@ _PREFIXES = {"backup_scope": "node_if_parent"}
 RULES: dict[str, Rules] = {
     "reference": Rules(),
     "sglang-0.5.1": Rules.model_validate(
-        _HIRADIX | _FIRST | {"write_policy": "write_through_selective", "prefetch_timeout": "constant"}
+        _HIRADIX
+        | _FIRST
+        | {"write_policy": "write_through_selective", "prefetch_timeout": "constant", "chunked_counts_hit": True}
     ),
     "sglang-0.5.2": Rules.model_validate(
         _HIRADIX | _FIRST | {"write_policy": "write_through_selective", "prefetch_timeout": "constant"}

@@ -1,4 +1,4 @@
-"""The oracle against released HiRadixCaches: it finds their known faults by itself, and with these known nothing new."""
+"""The oracle against released HiRadixCaches: it finds known faults by itself, and with these known nothing new."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -41,17 +41,18 @@ def new(outlook: Outlook) -> list[Divergence]:
 
 
 def test_the_double_release_is_found_by_walks_alone() -> None:
-    """Goal: SG-13483 needs no scenario. Method: check 0.5.2 knowing nothing, until the first divergence."""
-    found = new(checked("0.5.2", Budget(steps=5_000)))
-    assert [DOUBLE_OWNER] == [each.finding.requirement for each in found]
-    assert "the release queue, the release queue" in found[0].finding.text
-    assert len(found[0].steps) <= 15
+    """Goal: SG-13483 needs no scenario. Method: check 0.5.2 knowing nothing, look at what it reports."""
+    found = new(checked("0.5.2", Budget(steps=2_000), keep=True))
+    doubles = [each for each in found if each.finding.requirement == DOUBLE_OWNER]
+    assert doubles
+    assert all("the release queue, the release queue" in each.finding.text for each in doubles)
+    assert all(len(each.steps) <= 15 for each in doubles)
 
 
 def test_no_page_is_released_twice_in_0_5_20_unless_a_request_comes_back() -> None:
     """Goal: the last HiRadixCache is free of it. Method: of what is known, only that ids are reused is left out."""
     known = [each for each in known_of("0.5.20") if each.id in REUSE]
-    found = new(checked("0.5.20", Budget(steps=6_000), known=known, keep=True))
+    found = new(checked("0.5.20", Budget(steps=3_000), known=known, keep=True))
     assert found
     assert DOUBLE_OWNER not in {each.finding.requirement for each in found}
 
@@ -60,9 +61,9 @@ def test_no_page_is_released_twice_in_0_5_20_unless_a_request_comes_back() -> No
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_nothing_new_is_found(version: str, seed: int) -> None:
     """Goal: every difference is attributed. Method: walks with the known divergences that come with the adapter."""
-    outlook = checked(version, Budget(steps=5_000), seed=seed, known=known_of(version), keep=True)
+    outlook = checked(version, Budget(steps=4_000), seed=seed, known=known_of(version), keep=True)
     assert [] == [each.finding for each in new(outlook)]
-    assert outlook.steps >= 5_000
+    assert outlook.steps >= 4_000
 
 
 @pytest.mark.parametrize("version", ALL_RELEASES[1:])
