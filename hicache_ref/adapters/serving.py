@@ -52,7 +52,8 @@ def _answer(adapter: Adapter, line: bytes) -> bytes:
     except BaseException as error:
         if not _is_reportable(error):
             raise
-        return _error(request.id, f"{type(error).__name__} in {_raiser(error)}: {error}")
+        place = f" in {_raiser(error)}" if isinstance(request, ApplyRequest) else ""
+        return _error(request.id, f"{type(error).__name__}{place}: {error}")
     return b'{"id":%d,"result":%b}\n' % (request.id, result)
 
 
