@@ -5,6 +5,7 @@ Anybody's adapter becomes a process by three lines, `serve(MyAdapter())` the las
 
 import gc
 import os
+import traceback
 
 from pydantic import ValidationError
 
@@ -51,7 +52,8 @@ def _answer(adapter: Adapter, line: bytes) -> bytes:
     except BaseException as error:
         if not _is_reportable(error):
             raise
-        return _error(request.id, f"{type(error).__name__}: {error}")
+        place = f" in {_raiser(error)}" if isinstance(request, ApplyRequest) else ""
+        return _error(request.id, f"{type(error).__name__}{place}: {error}")
     return b'{"id":%d,"result":%b}\n' % (request.id, result)
 
 
@@ -66,6 +68,12 @@ def _perform(adapter: Adapter, request: DescribeRequest | ResetRequest | ApplyRe
             return b"{}"
         case DescribeRequest():
             return adapter.describe().model_dump_json().encode()
+
+
+def _raiser(error: BaseException) -> str:
+    """The function that raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return frames[-1].name if frames else "nothing"
 
 
 def _is_reportable(error: BaseException) -> bool:

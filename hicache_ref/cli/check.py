@@ -132,11 +132,12 @@ def _known(path: Path | None, description: Description) -> tuple[Known, ...]:
     """The entries of the file, or of the one that comes with the adapter. Raises KnownError."""
     if path is not None:
         return read_known(path)
-    packaged = files("hicache_ref.adapters") / "known" / f"{description.name}.jsonl"
-    if not re.fullmatch(r"[\w.-]+", description.name) or not packaged.is_file():
-        return ()
-    with as_file(packaged) as file:
-        return read_known(file)
+    for name in (f"{description.name}-{description.version}", description.name):
+        packaged = files("hicache_ref.adapters") / "known" / f"{name}.jsonl"
+        if re.fullmatch(r"[\w.-]+", name) and packaged.is_file():
+            with as_file(packaged) as file:
+                return read_known(file)
+    return ()
 
 
 def _walked(campaign: Campaign, chosen: Chosen, budget: Budget, report: Path, color: bool,

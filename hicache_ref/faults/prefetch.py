@@ -1,5 +1,7 @@
 """Faults of asking storage and of its answers: wrong keys, limits, pages and anchors, workers that count or die."""
 
+import sys
+
 from hicache_ref.faults.catalogue import OWN, PAGES_FIRST, plant_in_storage
 from hicache_ref.model import Model
 from hicache_ref.model.records import Prefetch, PrefetchEnded, PrefetchQueued, PrefetchReading
@@ -61,19 +63,19 @@ class LimitIsZero(Model):
     SGLang: a part of the difference, not below zero, and reached at once where the host is not larger.
     """
 
-    def prefetch_capacity(self) -> float:
+    def prefetch_capacity(self) -> int:
         """Zero where the host is not larger."""
         sizes = self.profile.sizes
-        return super().prefetch_capacity() if sizes.host_pages > sizes.device_pages else 0.0
+        return super().prefetch_capacity() if sizes.host_pages > sizes.device_pages else 0
 
 
 @plant_in_storage("no-limit", "K10", OWN, expected="HC-PREF-15")
 class NoLimit(Model):
     """Any number of pages may be asked for at a time."""
 
-    def prefetch_capacity(self) -> float:
-        """Infinite."""
-        return float("inf")
+    def prefetch_capacity(self) -> int:
+        """More than anybody asks for."""
+        return sys.maxsize
 
 
 @plant_in_storage("threshold-ignored", "K10", OWN, expected="HC-PREF-15")

@@ -3,6 +3,8 @@
 Closing takes the pages that the scheduler knows to be read; the rest stays with the I/O until its end is applied.
 """
 
+import sys
+
 from hicache_ref.model.pages import ModelFault
 from hicache_ref.model.prefetch import PrefetchRules
 from hicache_ref.model.records import Prefetch, PrefetchAnswered, PrefetchEnded, PrefetchQueued, PrefetchReading
@@ -11,6 +13,9 @@ from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.effects import StorageCancel
 from hicache_ref.vocabulary.ids import KV_HOST, ROOT, PageHash, Pages
 from hicache_ref.vocabulary.outcomes import Done, Invalid, Progressed
+
+LEAST_PRIORITY = -sys.maxsize
+"""That of upstream's root, which it hands down."""
 
 
 class CommitRules(PrefetchRules):
@@ -30,14 +35,14 @@ class CommitRules(PrefetchRules):
             if record.since < 0:
                 record = record.model_copy(update={"since": op.now})
                 storage.records[name] = record
-            if not self._may_stop(record, op.now):
+            if not self.may_stop(record, op.now):
                 return Progressed(done=False)
             self._commit(record)
             self._retire(name)
         # tell
         return Progressed(done=True, loaded=storage.loaded.pop(op.rid, 0))
 
-    def _may_stop(self, record: Prefetch, now: int) -> bool:
+    def may_stop(self, record: Prefetch, now: int) -> bool:
         """Whether the policy lets the request go on now (upstream: can_terminate_prefetch)."""
         complete = isinstance(record, PrefetchEnded) and record.known == record.done
         if complete and self.rules.prefetch_commit == "progress":
@@ -48,7 +53,12 @@ class CommitRules(PrefetchRules):
         if policy == "wait_complete":
             return False
         hits = 0 if isinstance(record, PrefetchQueued) else len(record.hashes)
-        return now - record.since > self.storage.settings.timeout_ms(hits * self.profile.sizes.page_size)
+        return now - record.since > self._timeout_ms(hits)
+
+    def _timeout_ms(self, pages: int) -> int:
+        """How long a request waits for so many pages."""
+        tokens = pages * self.profile.sizes.page_size
+        return self.storage.settings.timeout_ms(tokens, self.rules.prefetch_timeout)
 
     def requires_abort(self, op: ops.Abort) -> Invalid | None:
         """Any request may go."""
@@ -116,6 +126,8 @@ class CommitRules(PrefetchRules):
         pages = self._close(record.id)
         self.storage.loaded.pop(rid, None)
         anchor = self.state.nodes.get(record.anchor)
+        if anchor is not None and self.rules.commit_stamps_anchor and self._had_pages(record):
+            self.stamp(anchor)
         if not pages:
             self.facts.append("stopped_with_nothing")
         elif anchor is None or (anchor.id != ROOT and anchor.host is None):
@@ -127,6 +139,10 @@ class CommitRules(PrefetchRules):
                 self.storage.loaded[rid] = loaded
             if not record.cleared:
                 self._storage_has(hashes[: len(pages)])
+
+    def _had_pages(self, record: Prefetch) -> bool:
+        """Whether host pages were taken for it, if only to be given up again."""
+        return self.rules.prefetch_allocation == "before" or isinstance(record, PrefetchReading | PrefetchEnded)
 
     def _storage_has(self, hashes: tuple[PageHash, ...]) -> None:
         """Storage delivered these pages, so it is believed to have them, and they are owed to it no more."""
@@ -157,12 +173,20 @@ class CommitRules(PrefetchRules):
                 new += common
             at += common
         if node.id != ROOT and node.host is None and self.needs_backed_parent():
+            if at < len(key):
+                self.facts.append("fetched_below_a_gap")
             self.release(KV_HOST, pages[at:])
         elif at < len(key):
-            leaf = self.attach(node, key[at:], record.extra, 0)
+            leaf = self.attach(node, key[at:], record.extra, self._priority_below(node))
             self._place_fetched(leaf, pages[at:], record)
             new += len(key) - at
         return new
+
+    def _priority_below(self, node: Node) -> int:
+        """The priority of what is fetched below the node."""
+        if self.rules.fetched_priority == "none":
+            return 0
+        return node.priority if node.id != ROOT else LEAST_PRIORITY
 
     def _place_fetched(self, node: Node, pages: Pages, record: Prefetch) -> None:
         self.place(node, KV_HOST, pages)

@@ -67,6 +67,7 @@ class EvictRules(CopyRules):
             given.extend(self._evict_device_leaf(node))
             if len(given) >= count:
                 break
+        self._protect_no_more()
         return self._tally(KV_DEVICE, given, free_before)
 
     def _evict_device_leaf(self, node: Node) -> Pages:
@@ -76,10 +77,24 @@ class EvictRules(CopyRules):
             self.facts.append("demoted")
             self._give_up_device(node)
         elif self.state.policy == "write_back" and self._write_back(node):
-            pass
-        elif not self._drop(node):
-            return ()
+            if self.rules.write_back_protects:
+                self.just_backed.append(node.id)
+                self.update_leaf(node.id)
+        else:
+            self._protect_no_more()
+            if not self._drop(node):
+                return ()
         return pages
+
+    def is_host_leaf(self, node: Node) -> bool:
+        """Also not backed up by the eviction under way, where that protects (upstream: flush_staged)."""
+        return super().is_host_leaf(node) and node.id not in self.just_backed
+
+    def _protect_no_more(self) -> None:
+        """What the eviction under way has backed up may be evicted from host."""
+        backed, self.just_backed = self.just_backed, []
+        for number in backed:
+            self.update_leaf(number)
 
     def _give_up_device(self, node: Node) -> None:
         pages = node.at[KV_DEVICE]
@@ -100,7 +115,9 @@ class EvictRules(CopyRules):
         if done:
             self.rely_on(ticket.reads)
         self.land(ticket, len(ticket.parts) if done else 0)
+        self.evicting = True
         self.apply_end(self.state.tickets[ticket.id])
+        self.evicting = False
         if done:
             self._give_up_device(node)
         return done
@@ -174,14 +191,17 @@ class EvictRules(CopyRules):
     def device_room(self, count: int, *, for_copy: bool = False) -> Refused | None:
         """`count` device pages are free: at once, or after evicting once (HC-EVICT-06).
 
-        Nothing is evicted for what cannot succeed. What was given up and is still touched has to be waited for.
+        By the reference rule nothing is evicted for what cannot succeed. What was given up and is still touched has
+        to be waited for.
         """
         short = count - self.free_count(KV_DEVICE)
         if short <= 0:
             return None
         if short > self.state.evictable:
+            enough = short <= self.state.evictable + len(self._holders_of_given_up(KV_DEVICE))
+            if for_copy and self.rules.evict_device_for_hopeless:
+                self.evict_device(self.asked(short, count))
             holders = self._holders_of_given_up(KV_DEVICE)
-            enough = short <= self.state.evictable + len(holders)
             return Refused(why="device full", wait_for=tuple(sorted(set(holders.values()))) if enough else ())
         self.evict_device(self.asked(short, count) if for_copy else short)
         if count <= self.free_count(KV_DEVICE):

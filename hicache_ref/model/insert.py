@@ -187,6 +187,8 @@ class _InsertWalk:
         for each in path:
             model.stamp(each)
             end = self.at + len(each.key)
+            if model.rules.split_raises_priority == "both":
+                each.priority = max(each.priority, self.op.priority)
             node = model.split(each, goal.length - self.at) if end > goal.length else each
             self._meet(node)
         return node

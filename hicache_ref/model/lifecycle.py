@@ -112,7 +112,11 @@ class LifecycleRules(CommitRules):
             return Refused(why=f"{storage.backend} is attached")
         # change
         fresh_attach = not storage.attached
-        storage.attached, storage.backend, storage.settings = True, op.backend, op.settings
+        if fresh_attach or self.rules.attach_again == "settings":
+            storage.attached, storage.backend, storage.settings = True, op.backend, op.settings
+        else:
+            policy = {"prefetch_policy": op.settings.prefetch_policy}
+            storage.settings = storage.settings.model_copy(update=policy)
         if fresh_attach and self.rules.attach_offers:
             self.owe_everything()
         # tell

@@ -26,6 +26,11 @@ class PageRules:
         self.events: list[Event] = []
         self.facts: list[str] = []
         self.victims: list[tuple[PoolName, PageHash]] = []
+        self.evicting = False
+        """Whether the copy whose end is applied was made by the eviction under way."""
+
+        self.just_backed: list[NodeId] = []
+        """Nodes that the eviction under way has backed up and protects; none between steps."""
 
     def take(self, pool_name: PoolName, count: int, owner: Owner) -> Pages:
         """`count` free pages belong to `owner` and hold nothing yet; the caller has made room (HC-PAGE-02)."""

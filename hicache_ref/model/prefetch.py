@@ -81,7 +81,7 @@ class PrefetchRules(StoreRules):
             return Refused(why="below threshold")
         if op.key.extra is not None and not self.rules.hash_namespace:
             return Refused(why="namespace without storage")
-        if self.storage.occupied >= self.prefetch_capacity():
+        if self.storage.occupied * self.profile.sizes.page_size >= self.prefetch_capacity():
             return Refused(why="rate limited")
         if anchor.id != ROOT and anchor.host is None:
             return Refused(why="anchor without host copy")
@@ -92,13 +92,13 @@ class PrefetchRules(StoreRules):
         page_size = self.profile.sizes.page_size
         return max(1, -(-self.storage.settings.prefetch_threshold // page_size))
 
-    def prefetch_capacity(self) -> float:
-        """The number of pages asked for from which a prefetch is refused (upstream: prefetch_capacity_limit)."""
+    def prefetch_capacity(self) -> int:
+        """The number of tokens asked for from which a prefetch is refused (upstream: prefetch_capacity_limit)."""
         sizes = self.profile.sizes
         if self.rules.prefetch_capacity == "half_host":
-            return 0.5 * sizes.host_pages
-        more = 0.8 * (sizes.host_pages - sizes.device_pages)
-        return max(0.0, more) if self.rules.prefetch_capacity == "host_minus_device_clamped" else more
+            return sizes.host_pages * sizes.page_size // 2
+        more = int(0.8 * (sizes.host_pages - sizes.device_pages) * sizes.page_size)
+        return max(0, more) if self.rules.prefetch_capacity == "host_minus_device_clamped" else more
 
     def _path_hashes(self, found: Found) -> tuple[PageHash, ...]:
         """The hashes of the pages found."""
@@ -125,7 +125,7 @@ class PrefetchRules(StoreRules):
         """The record has host pages: for all it asks for, or for as much as there is; None if that is too little."""
         if not self.host_room(count):
             count = self.free_count(KV_HOST)
-            if count < self.prefetch_threshold():
+            if count < self.prefetch_threshold() or not self.rules.prefetch_truncates:
                 return None
             self.facts.append("prefetch_truncated")
         pages = self.take(KV_HOST, count, ("prefetch", record.id))
@@ -190,6 +190,15 @@ class PrefetchRules(StoreRules):
             StorageRead(id=record.id, hashes=record.hashes[start:end], pages=record.pages[start:end], prefix=prefix)
         )
 
+    def _without_tail(self, record: PrefetchEnded) -> PrefetchEnded:
+        """By the rule `io_end` what was not read, or for nobody, waits for release as soon as the I/O has ended."""
+        if self.rules.read_tail == "end_applied":
+            return record
+        kept = record.done if record.rid is not None else 0
+        self._queue(record.pages[kept:])
+        cut = {"pages": record.pages[:kept], "hashes": record.hashes[:kept], "key": record.key[:kept], "done": kept}
+        return record.model_copy(update=cut)
+
     def requires_read_done(self, op: ops.ReadDone) -> Invalid | None:
         """The prefetch reads, and no more is in place than the batch has."""
         record = self.storage.records.get(op.id)
@@ -212,11 +221,13 @@ class PrefetchRules(StoreRules):
         batch = min(self.profile.sizes.storage_batch, len(record.pages) - record.done)
         done = record.done + op.pages
         known = done if self.rules.prefetch_progress == "live" and record.rid is not None else record.known
-        self.storage.reads.append((op.id, done))
         ends = op.raised or op.pages < batch or done == len(record.pages) or record.cancelled
         if ends:
-            self.storage.records[op.id] = at_stage(PrefetchEnded, record, done=done, known=known)
+            ended = at_stage(PrefetchEnded, record, done=done, known=known)
+            self.storage.records[op.id] = ended = self._without_tail(ended)
+            self.storage.reads.append((op.id, ended.done))
         else:
+            self.storage.reads.append((op.id, done))
             self._read(record.model_copy(update={"done": done, "known": known}))
         # tell
         if self.profile.draft and op.draft < op.pages:

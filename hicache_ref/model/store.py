@@ -64,7 +64,7 @@ class StoreRules(InsertRules):
     def acknowledged(self, part: Part) -> None:
         """Also: the pages of the part are owed to storage, and offered with all that is owed above them."""
         nodes = self.owners(KV_HOST, part.host)
-        if not self.storage.attached or not nodes:
+        if not self.storage.attached or not nodes or (self.evicting and not self.rules.write_back_offers):
             return
         for node in nodes:
             if self.may_be_stored(node):
@@ -178,9 +178,13 @@ class StoreRules(InsertRules):
         self._update_leaves_of(record.pages)
         if record.done < len(record.hashes):
             self.facts.append("write_cut_short")
-        if record.cleared:
-            return False
         storage = self.storage
+        if record.cleared:
+            if not self.rules.attach_offers:
+                # It was offered, and is no more owed than what else is on host.
+                for digest in record.hashes:
+                    storage.owed.pop(digest, None)
+            return False
         storage.believed.update(record.hashes[: record.done])
         for digest in record.hashes[: record.done]:
             storage.owed.pop(digest, None)

@@ -93,7 +93,8 @@ class TreeRules(LockRules):
         self._note_split(lower)
         upper = Node(
             id=state.next_node, parent=lower.parent, key=lower.key[:at], extra=lower.extra, hashes=lower.hashes[:at],
-            at={}, locks=lower.locks.copy(), last=lower.last.copy(), born=lower.born,
+            at={}, locks=lower.locks.copy(), last=lower.last.copy(),
+            born=self.tick() if self.rules.split_is_born else lower.born,
             hits=lower.hits if self.rules.split_copies_hit_count else 0, priority=lower.priority,
             children={(lower.extra, lower.key[at]): lower.id},
         )  # fmt: skip

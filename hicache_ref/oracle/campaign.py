@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from hicache_ref.oracle.known import Known
 from hicache_ref.oracle.lockstep import RAISED, Lockstep
+from hicache_ref.oracle.triggers import TRIGGERS
 from hicache_ref.requirements import Checker
 from hicache_ref.requirements.catalogue import catalogue_digest
 from hicache_ref.search.finding import Finding, Found, Recorded
@@ -148,12 +150,39 @@ class Campaign:
             if self.stop:
                 return
             steps = tuple(Recorded(op) for op in entry.trace)
-            again = replay(steps, lambda entry=entry: self.lockstep(entry.profile))  # type: ignore[misc]
-            self.outlook.replayed[entry.id] = again.finding is not None and entry.covers(again.finding, entry.trace)
+            again, met = self._replayed(steps, entry.profile, forgiving=False)
+            fails = again.finding is not None and entry.covers(again.finding, entry.trace, met)
+            self.outlook.replayed[entry.id] = fails
 
-    def lockstep(self, profile: Profile) -> Lockstep:
-        """The adapter, reset, beside a new model. Raises AdapterError."""
-        return Lockstep(self.adapter, self.description, profile, self.level, Checker(profile, only=self.wanted or None))
+    def _replayed(
+        self, steps: tuple[Recorded, ...], profile: Profile, *, forgiving: bool = True
+    ) -> tuple[Replay, set[str]]:
+        """The steps executed again, and the triggers and facts that were met in them."""
+        made: list[Lockstep] = []
+
+        def make() -> Lockstep:
+            made.append(self.lockstep(profile, forgiving=forgiving))
+            return made[-1]
+
+        again = replay(steps, make)
+        return again, made[-1].met
+
+    def lockstep(self, profile: Profile, *, forgiving: bool = True) -> Lockstep:
+        """The adapter, reset, beside a new model; known divergences that say so do not end it. Raises AdapterError."""
+        checker = Checker(profile, only=self.wanted or None)
+        lockstep = Lockstep(self.adapter, self.description, profile, self.level, checker)
+        if forgiving:
+            lockstep.forgives = partial(self._forgives, lockstep)
+        return lockstep
+
+    def _forgives(self, lockstep: Lockstep, finding: Finding) -> bool:
+        steps = [step.op for step in lockstep.steps]
+        return any(each.goes_on and each.covers(finding, steps, lockstep.met) for each in self.known)
+
+    def _leaves_out(self, lockstep: Lockstep, op: Operation) -> bool:
+        """Whether the walk is not to make this step: known to go wrong, or out of turn."""
+        named = (entry.trigger for entry in self.known if entry.trigger in TRIGGERS)
+        return lockstep.is_out_of_turn(op) or any(lockstep.is_trigger(op, name) for name in named if name)
 
     def _draw_profile(self, rng: random.Random) -> Profile:
         offered = self.description.evictions
@@ -181,6 +210,8 @@ class Campaign:
             namespaces=self.description.namespaces,
             attach_first=self.description.storage_from_start,
             first_only=self.description.storage_order == "first",
+            one_backend=self.description.one_backend,
+            leaves_out=partial(self._leaves_out, lockstep),
         )
         found: Finding | None = None
         with ExitStack() as stack:
@@ -258,10 +289,10 @@ class Campaign:
         if any(each.known is None and each.finding.same_as(finding) for each in self.outlook.divergences):
             return
         # A crash that is known by its place needs no small trace to be recognised.
-        crashes = any(entry.raised is not None and entry.covers(finding, ()) for entry in self.known)
+        crashes = any(each.raised is not None and each.covers(finding, (), lockstep.met) for each in self.known)
         small = Replay(tuple(lockstep.steps), finding) if crashes else self._minimised(lockstep, finding)
         final = small.finding or finding
-        known = next((entry.id for entry in self.known if entry.covers(final, [s.op for s in small.steps])), None)
+        known = self._known_as(final, small.steps, lockstep)
         divergence = Divergence(final, lockstep.profile, small.steps, len(lockstep.steps), known)
         if final.source == "oracle":
             self.outlook.oracle_fault = divergence
@@ -270,6 +301,14 @@ class Campaign:
             if (other.known, other.finding.identity) == (known, final.identity):
                 return
         self.outlook.divergences.append(divergence)
+
+    def _known_as(self, finding: Finding, steps: tuple[Recorded, ...], lockstep: Lockstep) -> str | None:
+        """Which known divergence the finding is, whose smallest trace is `steps`."""
+        if not self.known:
+            return None
+        met = lockstep.met if len(steps) == len(lockstep.steps) else self._replayed(steps, lockstep.profile)[1]
+        ops = [step.op for step in steps]
+        return next((entry.id for entry in self.known if entry.covers(finding, ops, met)), None)
 
     def _minimised(self, lockstep: Lockstep, finding: Finding) -> Replay:
         """The smallest trace that could be found before the user or the clock ended the search for it."""

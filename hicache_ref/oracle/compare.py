@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 
 from hicache_ref.model import Step
+from hicache_ref.model.records import Prefetch
 from hicache_ref.model.state import FREE, State
 from hicache_ref.oracle.content import Content
 from hicache_ref.oracle.seen import Seen
@@ -173,7 +174,8 @@ class Comparison:
         """The caller is told the same, pages up to renaming; why something was refused is not compared (HC-CONF-02)."""
         for name in type(ours).model_fields:
             expected, actual = getattr(ours, name), getattr(theirs, name)
-            if name == "why" or (name == "given_back" and isinstance(ours, Inserted)):
+            untold = name == "given_up" and actual is None
+            if name == "why" or untold or (name == "given_back" and isinstance(ours, Inserted)):
                 expected, actual = None, None
             elif isinstance(ours, Matched | Took) and name in ("device", "pages"):
                 expected = tuple(self.renamed(KV_DEVICE, page) for page in expected)
@@ -206,7 +208,11 @@ class Comparison:
         """Each page that holds something holds the same on the other side (HC-PAGE-06, HC-PAGE-07)."""
         for pool_name, requirement, tier in ((KV_DEVICE, "HC-PAGE-06", "device"), (KV_HOST, "HC-PAGE-07", "host")):
             stamps, theirs = state.pools[pool_name].stamp, known.stamps[pool_name]
+            owner = state.pools[pool_name].owner
             for page, partner in self.pairs[pool_name].items():
+                if owner[page][0] == "op" and isinstance(state.storage.records.get(str(owner[page][1])), Prefetch):
+                    # Nobody waits for what is read here any more, so it may be in place or not.
+                    continue
                 expected, actual = stamps[page], theirs.get(partner)
                 if expected is not None and actual != expected:
                     held = (

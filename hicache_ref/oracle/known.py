@@ -1,19 +1,24 @@
 """Known divergences: findings that somebody has looked at, each with its reason and its own smallest trace.
 
-An entry is one JSON object a line. A finding is known if requirement and operation are an entry's and its smallest
-trace, up to the names of handles, is the entry's; or, where an entry says so, if it was raised in the same place.
+An entry is one JSON object a line. A finding is known if requirement and operation are an entry's and, with what an
+entry gives of these, it was raised in the same place, is worded alike and came after the same trigger. Of an entry
+that gives none, the smallest trace has to be the finding's, up to the names of handles.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
 from hicache_ref.jsonlines import FileError, lines, opened
 from hicache_ref.search.finding import Finding
 from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.operations import OPERATION, Operation
-from hicache_ref.vocabulary.profile import Profile
+from hicache_ref.vocabulary.profile import RULES, Profile
+
+PUBLISHED = "HC-EVENT-06"
 
 
 class KnownError(FileError):
@@ -26,22 +31,63 @@ class Known(Frozen):
     id: str
     requirement: str
     operation: str
+    also_at: tuple[str, ...] = ()
+    """Other operations at which it shows, where an earlier one hid nothing of it."""
+
     reason: str
     """Why it is as it is, and whose fault."""
 
     raised: str | None = None
-    """If given, any trace that raises here is this divergence."""
+    """Where it is raised, if it is."""
+
+    says: str | None = None
+    """A regular expression that is found in the finding's text."""
+
+    trigger: str | None = None
+    """A trigger by name, or a fact of the model, that a step of the smallest trace is. Walks leave triggers out."""
+
+    goes_on: bool = False
+    """Whether a walk goes on after it: only for what was published, on which nothing later depends."""
+
+    preset: str | None = None
+    """The preset of which `profile` gives only what differs, so that the entry follows it."""
 
     profile: Profile
     trace: tuple[Operation, ...]
 
-    def covers(self, finding: Finding, steps: Sequence[Operation]) -> bool:
-        """Whether this is the finding."""
-        if (self.requirement, self.operation) != (finding.requirement, finding.operation):
+    @model_validator(mode="before")
+    @classmethod
+    def _with_preset(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("preset") not in RULES:
+            return data
+        profile = data.get("profile", {})
+        rules = RULES[data["preset"]].model_dump() | profile.get("rules", {})
+        return data | {"profile": profile | {"rules": rules}}
+
+    @model_validator(mode="after")
+    def _can_be_used(self) -> "Known":
+        if self.goes_on and self.requirement != PUBLISHED:
+            raise ValueError(f"goes_on is true for {self.requirement}, expected {PUBLISHED} alone")
+        if self.preset is not None and self.preset not in RULES:
+            raise ValueError(f"preset is {self.preset}, expected one of {', '.join(RULES)}")
+        if self.says is not None:
+            try:
+                re.compile(self.says)
+            except re.error as problem:
+                raise ValueError(f"says is no regular expression: {problem}") from None
+        return self
+
+    def covers(self, finding: Finding, steps: Sequence[Operation], met: Collection[str]) -> bool:
+        """Whether this is the finding, made by these steps, which met these triggers and facts."""
+        if self.requirement != finding.requirement or finding.operation not in (self.operation, *self.also_at):
             return False
-        if self.raised is not None:
-            return self.raised == finding.raised
-        return canonical(self.trace) == canonical(steps)
+        if self.raised is None and self.says is None and self.trigger is None:
+            return canonical(self.trace) == canonical(steps)
+        return (
+            self.raised in (None, finding.raised)
+            and (self.says is None or re.search(self.says, finding.text) is not None)
+            and (self.trigger is None or self.trigger in met)
+        )
 
 
 def canonical(steps: Sequence[Operation]) -> tuple[str, ...]:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 
 from hicache_ref.model import Model, Step
 from hicache_ref.model.chooser import PolicyChooser, ReplayChooser
-from hicache_ref.model.records import PrefetchReading
+from hicache_ref.model.records import BackupWriting, PrefetchQueued, PrefetchReading
 from hicache_ref.model.state import Pass
 from hicache_ref.oracle.compare import Comparison, Difference
 from hicache_ref.oracle.content import Content
 from hicache_ref.oracle.seen import Seen, SeenBroken, judge_owners, seen
+from hicache_ref.oracle.triggers import TRIGGERS
 from hicache_ref.requirements import Broken, Checker
 from hicache_ref.search.finding import Finding, Found, Recorded, crash
 from hicache_ref.vocabulary import operations as ops
@@ -23,7 +24,7 @@ from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, PageHash, Pages, Pool
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.observation import Level, Observation
 from hicache_ref.vocabulary.operations import Operation
-from hicache_ref.vocabulary.outcomes import Audited, Outcome
+from hicache_ref.vocabulary.outcomes import Audited, Outcome, Prefetching
 from hicache_ref.vocabulary.profile import Profile
 
 RAISED = "HC-CONF-01"
@@ -32,6 +33,9 @@ OWN_CHECK = "HC-CONF-12"
 ORACLE_ITSELF = "HC-CONF-13"
 
 Observer = Callable[[int, Operation, Outcome, Observation], None]
+
+_ENDS: dict[str, type] = {"query_done": PrefetchQueued, "read_done": PrefetchReading, "write_done": BackupWriting}
+"""What the world reports of storage -> the stage that ends by it."""
 
 
 class ObservedChooser(PolicyChooser):
@@ -85,6 +89,15 @@ class Lockstep:
         self.events: list[Event] = []
         """Expected, and not yet looked for."""
 
+        self.askers: dict[str, str] = {}
+        """Storage operation -> the request that asked for it."""
+
+        self.met: set[str] = set()
+        """Triggers that steps were, and facts of the model in them."""
+
+        self.forgives: Callable[[Finding], bool] = lambda finding: False
+        """Whether the run goes on after a difference in what was published, on which nothing later depends."""
+
         self.steps: list[Recorded] = []
         self.before_step: Callable[[int, Operation], None] | None = None
         self.after_step: Observer | None = None
@@ -94,6 +107,8 @@ class Lockstep:
     def step(self, op: Operation, choices: Sequence[Choice] | None = None) -> Outcome:
         """The operation has happened on both sides and nothing differs. Raises Found."""
         index = len(self.steps)
+        if self.model.requires(op) is None:
+            self.met.update(name for name, meets in TRIGGERS.items() if meets(op, self.model, self.askers))
         self.steps.append(Recorded(op, tuple(choices or ())))
         self.chooser.recorded = ReplayChooser(choices or ())
         self.ours = None
@@ -103,12 +118,42 @@ class Lockstep:
         if self.after_step is not None:
             self.after_step(index, op, theirs, observation)
         ours = self.ours = self._model_step(op, observation)
+        self.met.update(ours.facts)
         try:
             self._compare(op, ours, theirs, observation)
         except (Difference, SeenBroken) as found:
-            kinds = (ours.outcome.kind, theirs.kind)
-            raise Found(Finding(found.requirement, found.text, op.op, "difference", kinds)) from found
+            raise Found(self._finding(found, op, ours, theirs)) from found
+        if isinstance(op, ops.Prefetch) and isinstance(theirs, Prefetching):
+            self.askers[theirs.id] = op.rid
         return theirs
+
+    @staticmethod
+    def _finding(found: Difference | SeenBroken, op: Operation, ours: Step, theirs: Outcome) -> Finding:
+        return Finding(found.requirement, found.text, op.op, "difference", (ours.outcome.kind, theirs.kind))
+
+    def is_trigger(self, op: Operation, name: str) -> bool:
+        """Whether the step, if it may happen now, would be this trigger."""
+        return TRIGGERS[name](op, self.model, self.askers)
+
+    def is_out_of_turn(self, op: Operation) -> bool:
+        """Whether the implementation cannot come to this step now, though the model can."""
+        return self._is_out_of_order(op) or self._needs_match_first(op)
+
+    def _is_out_of_order(self, op: Operation) -> bool:
+        """Whether storage work that was submitted earlier has to end before what this step reports."""
+        if self.description.storage_order == "any" or op.op not in _ENDS:
+            return False
+        stage = _ENDS[op.op]
+        waiting = (name for name, each in self.model.state.storage.records.items() if isinstance(each, stage))
+        return next(waiting, None) != getattr(op, "id", None)
+
+    def _needs_match_first(self, op: Operation) -> bool:
+        """Whether the step prefetches below a part of a node, which the implementation's caller has split before."""
+        if not isinstance(op, ops.Prefetch) or not self.description.matches_first:
+            return False
+        model = self.model
+        found = model.look(model.pages(op.key), op.key.extra)
+        return found.length < model.depth(found.node)
 
     def _apply(self, op: Operation) -> tuple[Outcome, Observation]:
         """The implementation's answer and what is seen of it then. Raises Found for a crash."""
@@ -161,15 +206,25 @@ class Lockstep:
         else:
             self.comparison.learn(self.model.state, ours.outcome, theirs, self.chooser.taken)
         self.comparison.outcome(ours.outcome, theirs)
-        self.events += ours.events
-        if observation.events is not None:
-            self.comparison.events(tuple(self.events), observation.events)
-            self.events.clear()
+        self._compare_events(op, ours, theirs, observation)
         emptied = isinstance(op, ops.Reset) and ours.outcome.kind == "done"
         self.saw_every_step = view is not None and (self.saw_every_step or emptied)
         if view is not None and self.saw_every_step:
             self._follow_content(op, ours, observation)
             self.comparison.content(self.model.state, self.content, view)
+
+    def _compare_events(self, op: Operation, ours: Step, theirs: Outcome, observation: Observation) -> None:
+        """What was published since the last look is what the model published. Raises Difference."""
+        self.events += ours.events
+        if observation.events is None:
+            return
+        expected = tuple(self.events)
+        self.events.clear()
+        try:
+            self.comparison.events(expected, observation.events)
+        except Difference as difference:
+            if not self.forgives(self._finding(difference, op, ours, theirs)):
+                raise
 
     def _follow_content(self, op: Operation, ours: Step, observation: Observation) -> None:
         """The stamps of the implementation's pages follow this step."""

@@ -41,7 +41,7 @@ def _may_go(view: View, record: Prefetch, now: int) -> bool:
         return settings.prefetch_policy == "best_effort"
     hits = 0 if isinstance(record, PrefetchQueued) else len(record.hashes)
     since = now if record.since < 0 else record.since
-    return now - since > settings.timeout_ms(hits * view.profile.sizes.page_size)
+    return now - since > settings.timeout_ms(hits * view.profile.sizes.page_size, view.rules.prefetch_timeout)
 
 
 @step("HC-PREF-11", "abort")

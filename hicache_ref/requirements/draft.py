@@ -128,6 +128,8 @@ def missing_draft_costs_nothing(change: Change[ops.ReadDone | ops.WriteDone, Don
     was, now = before.storage.records.get(op.id), after.storage.records.get(op.id)
     if not before.profile.draft or op.draft == op.pages or not isinstance(was, PrefetchReading | BackupWriting):
         return 0
+    if before.rules.read_tail == "io_end" and isinstance(was, PrefetchReading) and was.rid is None:
+        return 0  # what is read for nobody has gone back, and is not counted
     end = was.done + op.pages
     counted = now.done if isinstance(now, Reading | Backup) else None
     if counted != end or after.host.contents(was.pages[was.done : end]) != was.hashes[was.done : end]:

@@ -107,9 +107,13 @@ def nothing_for_nothing(change: Making) -> int:
     victims, told = change.what.victims, change.told
     if not victims or (isinstance(told, Polled) and answered(change) is None):
         return int(isinstance(told, Refused))
-    hopeless = change.before.rules.evict_host_for_hopeless
+    rules = change.before.rules
+    hopeless = rules.evict_host_for_hopeless
+    allowed = {KV_HOST} if hopeless else set()
+    if rules.evict_device_for_hopeless and isinstance(change.op, LoadBack):
+        allowed.add(KV_DEVICE)
     if isinstance(told, Refused) and not told.wait_for:
-        blamed = [digest for pool, digest in victims if not (hopeless and pool == KV_HOST)]
+        blamed = [digest for pool, digest in victims if pool not in allowed]
         if blamed:
             raise Broken.because(f"{len(blamed)} nodes were evicted, and the answer is {told.why}")
     if victims[0][0] == KV_HOST and not hopeless and not _got_host_pages(change):
@@ -198,7 +202,8 @@ def no_is_well_founded(change: Change[TakePages | LoadBack, Refused]) -> int:
         raise Broken.because(f"{need} device pages are refused, {len(after.device.free)} are free")
     if short <= evictable and not waits:
         raise Broken.because(f"{need} device pages are refused, {evictable} could be evicted")
-    holders = tuple(sorted(waits)) if short <= evictable + len(given_up) else ()
+    held = [page for page in before.device.unheld if page in before.device.touched]
+    holders = tuple(sorted(waits)) if short <= evictable + len(held) else ()
     if told.wait_for != holders:
         raise Broken.because(f"a request for {need} pages is to wait for {told.wait_for}, expected {holders}")
     return 1

@@ -94,7 +94,10 @@ def attach_is_whole(change: Change[Attach, Done | Refused]) -> int:
         raise Broken.because(
             f"an attach of {op.backend} is {change.told.kind}, attached is {before.backend or 'nothing'}"
         )
-    expected = (True, before.backend, before.settings) if other else (True, op.backend, op.settings)
+    settings = op.settings
+    if before.attached and change.before.rules.attach_again == "policy":
+        settings = before.settings.model_copy(update={"prefetch_policy": op.settings.prefetch_policy})
+    expected = (True, before.backend, before.settings) if other else (True, op.backend, settings)
     if (after.attached, after.backend, after.settings) != expected or not change.still:
         raise Broken.because(f"after the attach {after.backend} is attached with {after.settings}")
     same = ("records", "open", "answers", "reads", "writes", "release", "believed", "loaded", "occupied")

@@ -153,7 +153,10 @@ def progress_is_monotone(change: Change[Any, Outcome]) -> int:
         still_known = now.known == 0 if now.rid is None else now.known >= known
         if now.done < done - handed_over or not still_known:
             raise Broken.because(f"{name} had {done} pages, {known} known, and has {now.done}, {now.known} known")
-        if isinstance(was, Reading) and now.pages != was.pages[handed_over:]:
+        pages = was.pages[handed_over:]
+        if isinstance(now, PrefetchEnded) and change.before.rules.read_tail == "io_end":
+            pages = pages[: now.done]
+        if isinstance(was, Reading) and now.pages != pages:
             raise Broken.because(f"{name} reads into pages {now.pages}, it was {was.pages}")
     return judged
 
@@ -258,6 +261,11 @@ def batch_is_exact(change: Change[ops.ReadDone, Done]) -> int:
     if stamp != after.host.stamp or before.device.stamp != after.device.stamp:
         raise Broken.because(f"a batch of {op.pages} pages of {op.id} did not write exactly those pages")
     over = op.raised or op.pages < batch_size(before, op.id) or end == len(was.pages) or was.cancelled
+    tail = was.pages[end:] if was.rid is not None else was.pages
+    if over and before.rules.read_tail == "io_end":
+        end = min(end, len(was.pages) - len(tail))
+        if after.storage.release != [*before.storage.release, *tail]:
+            raise Broken.because(f"{op.id} is over, and {after.storage.release} wait for release")
     if not isinstance(now, PrefetchEnded if over else PrefetchReading) or now.done != end:
         raise Broken.because(f"{op.id} has read {end} of {len(was.pages)} pages and is {now.stage if now else 'gone'}")
     if after.storage.reads != [*before.storage.reads, (op.id, end)]:
@@ -302,20 +310,26 @@ def _why_not(change: Change[ops.Prefetch, Any], wanted: int) -> str | None:
     found = before.cached(change.hashes)
     more = sizes.host_pages - sizes.device_pages
     capacity = {
-        "half_host": sizes.host_pages / 2,
+        "half_host": 0.5 * sizes.host_pages,
         "host_minus_device": 0.8 * more,
         "host_minus_device_clamped": 0.8 * max(0, more),
     }[rules.prefetch_capacity]
+    limit = int(capacity * sizes.page_size)
     reasons = {
         "no storage is attached": not storage.attached,
         "the request has a prefetch": op.rid in storage.open,
         "it is below the threshold": wanted < threshold(before),
         "namespaces have no hash": op.key.extra is not None and not rules.hash_namespace,
-        "too much is asked for": storage.occupied >= capacity,
+        "too much is asked for": storage.occupied * sizes.page_size >= limit,
         "the anchor has no host copy": bool(found) and found[-1][0].host is None,
-        "the host is full": _pages_to_ask_for(before, change, wanted) < threshold(before),
+        "the host is full": _pages_to_ask_for(before, change, wanted) < _fewest(before, wanted),
     }
     return next((why for why, holds in reasons.items() if holds), None)
+
+
+def _fewest(before: View, wanted: int) -> int:
+    """With less room a prefetch is refused, where its pages are taken first."""
+    return threshold(before) if before.rules.prefetch_truncates else wanted
 
 
 def _pages_to_ask_for(before: View, change: Change[ops.Prefetch, Any], wanted: int) -> int:

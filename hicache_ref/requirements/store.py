@@ -256,7 +256,7 @@ def write_is_settled(change: Change[ops.Poll, Polled]) -> int:
         if not now.reported.issuperset(last) or {d: now.owed.get(d) for d in again} != again:
             raise Broken.because(f"{name} did not put {len(rest)} pages, {len(last)} of them for the last time")
         given_up += [name] * bool(last)
-    if told.given_up != tuple(given_up):
+    if (told.given_up or ()) != tuple(given_up):
         raise Broken.because(f"{told.given_up} are told to be given up, {given_up} are")
     return len(told.writes)
 

@@ -67,6 +67,9 @@ class Sweep:
         written = before.host.written
         self.settled = {row.id for row in before.rows if row.host is None or not written.intersection(row.host)}
         self.pins = set(before.storage_pins)
+        self.protected: set[NodeId] = set()
+        """Nodes that the eviction has backed up itself, where the rule write_back_protects says so."""
+
         self.free_host = len(before.host.free)
         self.tried: set[NodeId] = set()
         self.unsure: set[NodeId] = set()
@@ -83,6 +86,8 @@ class Sweep:
         elif isinstance(op, Insert):
             for row, at in self.before.cached(self.change.hashes):
                 self.last[row.id] = self.before.clock + 1
+                if self.before.rules.split_raises_priority == "both":
+                    self.row[row.id] = row._replace(priority=max(row.priority, op.priority))
                 if at + 1 == len(row.hashes):
                     self.resident.add(row.id)
         elif isinstance(op, Prefetch):
@@ -115,7 +120,7 @@ class Sweep:
         leaf = row.id in leaves or row.id in self.unsure or (pool == KV_HOST and self._is_maybe_host_leaf(row.id))
         now = self.change.after.row.get(row.id)
         stayed = pool == KV_DEVICE and now is not None and now.device is not None
-        pinned = bool(self.locks[row.id]) or (pool == KV_HOST and row.id in self.pins)
+        pinned = bool(self.locks[row.id]) or (pool == KV_HOST and row.id in self.pins | self.protected)
         self.taken.append(Taken(row, pool, leaf, pinned, rank, least, stayed, *self._chances(row, pool)))
 
     def _chances(self, row: Row, pool: PoolName) -> tuple[bool, int]:
@@ -130,7 +135,7 @@ class Sweep:
         below = [self._reclaimable(child) for child in self.children.get(number, ())]
         total = sum([count for _, count in below])
         host_only = number in self.on_host and number not in self.resident and number in self.settled
-        host_only = host_only and number not in self.pins
+        host_only = host_only and number not in self.pins | self.protected
         if not host_only or self.locks[number] or number in self.unsure or not all(gone for gone, _ in below):
             return False, total
         return True, total + len(self.row[number].key)
@@ -148,14 +153,14 @@ class Sweep:
     def _host_leaves(self) -> set[NodeId]:
         return {
             number
-            for number in self.on_host - self.resident - self.unsure - self.pins
+            for number in self.on_host - self.resident - self.unsure - self.pins - self.protected
             if not self.locks[number] and not self.children.get(number) and number in self.settled
         }
 
     def _is_maybe_host_leaf(self, number: NodeId) -> bool:
         """It is a host leaf if all is gone that may be."""
         kept = number in self.on_host and number not in self.resident and number in self.settled
-        kept = kept and not self.locks[number] and number not in self.pins
+        kept = kept and not self.locks[number] and number not in self.pins | self.protected
         return kept and self.children.get(number, set()) <= self.unsure
 
     def _settle(self, row: Row | None) -> None:
@@ -168,16 +173,20 @@ class Sweep:
             self.resident.discard(number)
         elif now is not None and now.device is not None:
             self.tried.add(number)
+            self.protected.clear()
         elif self._was_copied(row):
             self.resident.discard(number)
             self.on_host.add(number)
             self._pin_offered(row)
             self.free_host -= len(row.key)
+            if self.before.rules.write_back_protects:
+                self.protected.add(number)
             if self.before.rules.write_back_copy == "staged":
                 self.settled.discard(number)
             if now is None and (KV_HOST, row.hashes[-1]) not in self.change.what.victims:
                 self._doubt(number)
         else:
+            self.protected.clear()
             self._remove(number)
 
     def _pin_offered(self, row: Row) -> None:

@@ -26,6 +26,9 @@ class Drawing:
     first_only: bool = False
     """Of storage operations of one kind only the one submitted first may end."""
 
+    one_backend: bool = False
+    """No backend but the first can be attached."""
+
     told: list[Key] = field(default_factory=list)
     """Keys that were inserted, for asking again."""
 

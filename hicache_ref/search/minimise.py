@@ -19,6 +19,9 @@ class Replayable(Protocol):
     def model(self) -> Model:
         """The model, which says what is enabled."""
 
+    def is_out_of_turn(self, op: Operation) -> bool:
+        """Whether what is under test cannot come to this step now, though the model can."""
+
     def step(self, op: Operation, choices: Sequence[Choice] | None = None) -> Outcome:
         """As in `Stepper`; None leaves the choices to the stepper."""
 
@@ -31,11 +34,16 @@ class Replay(NamedTuple):
 
 
 def replay(steps: Sequence[Recorded], make: Callable[[], Replayable], *, with_choices: bool = True) -> Replay:
-    """Executes the steps on a new stepper. One that has become invalid is left out, unless it is the last."""
+    """Executes the steps on a new stepper. One that has become invalid is left out, unless it is the last.
+
+    One that is out of turn is left out in any case.
+    """
     stepper = make()
     done: list[Recorded] = []
     for index, recorded in enumerate(steps):
         if index < len(steps) - 1 and stepper.model.requires(recorded.op) is not None:
+            continue
+        if stepper.is_out_of_turn(recorded.op):
             continue
         done.append(recorded)
         try:

@@ -29,6 +29,10 @@ class ModelStepper:
         self._log = chooser.log if isinstance(chooser, DrawnChooser) else []
         """What the chooser drew since the last step."""
 
+    def is_out_of_turn(self, op: Operation) -> bool:
+        """Never: what the model takes it can come to."""
+        return False
+
     def step(self, op: Operation, choices: Sequence[Choice] | None = None) -> Outcome:
         """The operation has happened and every requirement holds. Raises Found."""
         chooser = self.chooser if choices is None else ReplayChooser(choices)

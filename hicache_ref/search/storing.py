@@ -98,7 +98,10 @@ def attach(d: Drawing) -> Operation:
         pass_prefix_keys=d.rng.random() < 0.5,
         draft=d.rng.random() < 0.8,
     )
-    return ops.Attach(settings=settings, backend=d.rng.choice(("files", "files", "files", "other")))
+    backend = d.rng.choice(("files", "files", "files", "other"))
+    if d.one_backend and not d.model.state.storage.attached:
+        backend = "files"
+    return ops.Attach(settings=settings, backend=backend)
 
 
 def detach(d: Drawing) -> Operation | None:

@@ -1,7 +1,7 @@
 """Walks: long runs of drawn steps. Uniform weights and swarm weights take turns, for they find different faults."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
@@ -27,6 +27,10 @@ WITHOUT_STORAGE = 0.5
 """How many walks leave storage out, so that what happens above it is not crowded out."""
 
 SWARM_WEIGHTS = (0.1, 0.5, 1.0, 3.0)
+
+
+LEFT_OUT_MAX = 100
+"""Steps that a walk may draw in vain while it settles."""
 
 
 class Stepper(Protocol):
@@ -57,6 +61,12 @@ class Plan:
     without_storage: float = WITHOUT_STORAGE
     """How many walks leave storage out."""
 
+    one_backend: bool = False
+    """No backend but the first can be attached; another is only asked for where one is, to be refused."""
+
+    leaves_out: Callable[[Operation], bool] = lambda op: False
+    """Whether a valid step is not to be made, as it stands before it."""
+
 
 class Walk:
     """One walk, reproducible from its seed: an iterator over the operations, each drawn when the last was done."""
@@ -68,7 +78,14 @@ class Walk:
         operations = plan.operations
         if not plan.attach_first and rng.random() < plan.without_storage:
             operations = operations - STORAGE_OPERATIONS
-        self.drawing = Drawing(stepper.model, rng, operations, namespaces=plan.namespaces, first_only=plan.first_only)
+        self.drawing = Drawing(
+            stepper.model,
+            rng,
+            operations,
+            namespaces=plan.namespaces,
+            first_only=plan.first_only,
+            one_backend=plan.one_backend,
+        )
         useful = [kind for kind in COMPOSITE if NEEDED.get(kind, "take_pages") in operations]
         once = {"attach"} if plan.attach_first else set()
         self.kinds = [kind for kind in SINGLE if kind in operations - once] + useful
@@ -105,7 +122,7 @@ class Walk:
         """The operation if the implementation has it and it may happen now."""
         if op is None or op.op not in self.plan.operations or self.stepper.model.requires(op) is not None:
             return None
-        return op
+        return None if self.plan.leaves_out(op) else op
 
     def run(self) -> int:
         """All steps were made, then everything was settled and audited; returns how many steps that took."""
@@ -115,9 +132,15 @@ class Walk:
             self.drawing.model = self.stepper.model
             self.stepper.step(self.draw())
         count = self.plan.steps
+        left_out = 0
         for op in settle(self.drawing):
-            self.stepper.step(op)
-            count += 1
+            if not self.plan.leaves_out(op):
+                self.stepper.step(op)
+                count += 1
+                continue
+            left_out += 1
+            if left_out == LEFT_OUT_MAX:
+                return count
         self.stepper.step(ops.Audit())
         return count + 1
 

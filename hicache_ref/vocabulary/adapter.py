@@ -51,6 +51,12 @@ class Description(Frozen):
     storage_order: Literal["any", "first"] = "any"
     """Which of the storage operations of one kind may end next: any, or the one submitted first."""
 
+    matches_first: bool = False
+    """Whether its caller matches before it prefetches, so that a prefetch never ends inside a node."""
+
+    one_backend: bool = False
+    """Whether only one kind of backend can be attached."""
+
     events: bool = False
 
 

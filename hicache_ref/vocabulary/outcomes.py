@@ -78,8 +78,8 @@ class Polled(Frozen):
     reads: tuple[str, ...] = ()
     committed: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
-    given_up: tuple[str, ...] = ()
-    """Backups of which a page was offered for the last time, in vain."""
+    given_up: tuple[str, ...] | None = None
+    """Backups of which a page was offered for the last time, in vain; None: not told."""
 
     releases: int = 0
 

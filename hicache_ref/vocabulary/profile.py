@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hicache_ref.vocabulary.base import Frozen
+from hicache_ref.vocabulary.storage import TimeoutShape
 
 WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
 EvictionPolicy = Literal["lru", "lfu", "fifo", "mru", "filo", "priority", "slru"]
@@ -42,6 +43,12 @@ class Rules(Frozen):
     split_stamps: Literal["none", "both"] = "none"
     """Whether a split makes both halves recently used."""
 
+    split_raises_priority: Literal["upper", "both"] = "upper"
+    """Whether an insert that splits a node raises the priority of the half that it covers, or of both."""
+
+    split_is_born: bool = False
+    """Whether the upper half of a split is as young as the split, or as old as the node was."""
+
     revive_counts_hit: bool = False
     """Whether an insert that gives an evicted node its device pages back counts as a hit on it."""
 
@@ -55,6 +62,12 @@ class Rules(Frozen):
     write_back_copy: Literal["staged", "blocking"] = "staged"
     """How write_back evicts an unbacked node: a copy is submitted, or it ends inside the step."""
 
+    write_back_protects: bool = False
+    """Whether no host copy that an eviction has made is taken again for another by the same eviction."""
+
+    evict_device_for_hopeless: bool = False
+    """Whether device leaves are evicted for a load that then finds no room."""
+
     evict_host_for_hopeless: bool = False
     """Whether host leaves are evicted for a backup that then finds no room."""
 
@@ -67,6 +80,12 @@ class Rules(Frozen):
     commit_adopts: bool = True
     """Whether fetched pages become the host copy of a node that has none; if not, they and what hangs below go back."""
 
+    commit_stamps_anchor: bool = False
+    """Whether a commit of a prefetch with host pages makes its anchor used, also if nothing was read."""
+
+    fetched_priority: Literal["none", "inherited"] = "none"
+    """Whether a fetched node has no priority, or that of the node above it, below the root the least there is."""
+
     prefetch_allocation: Literal["after", "before"] = "after"
     """Whether a prefetch takes its host pages once the query is answered, or for all it asks for before."""
 
@@ -75,6 +94,15 @@ class Rules(Frozen):
 
     prefetch_capacity: Literal["half_host", "host_minus_device", "host_minus_device_clamped"] = "half_host"
     """How many pages may be asked for at once: half the host pool, or 0.8 of what it has more than the device."""
+
+    prefetch_truncates: bool = True
+    """Whether a prefetch for which there is too little room asks for as much as there is, or is refused."""
+
+    prefetch_timeout: TimeoutShape = "capped"
+    """Whether the time of a prefetch grows with its tokens up to the maximum, without one, or not at all."""
+
+    read_tail: Literal["end_applied", "io_end"] = "end_applied"
+    """When pages that were not read are given up: as the end is applied, or by the worker when its I/O ends."""
 
     prefetch_progress: Literal["polled", "live"] = "polled"
     """Whether the scheduler knows of the batches that a poll applied, or of all that have ended."""
@@ -88,8 +116,14 @@ class Rules(Frozen):
     give_back: Literal["at_once", "queued"] = "at_once"
     """Whether pages that an abort or a commit gives up are free at once or with a later poll."""
 
+    write_back_offers: bool = True
+    """Whether what an eviction has copied to host inside its step is owed to storage."""
+
     storage_retries: Annotated[int, Field(ge=1)] = 3
     """How often a page is offered to storage in all, before it is reported and given up."""
+
+    attach_again: Literal["settings", "policy"] = "settings"
+    """Whether an attach to the attached backend changes all its settings, or the prefetch policy alone."""
 
     attach_offers: bool = True
     """Whether what is on host at the time of an attach is owed to storage."""
@@ -203,33 +237,40 @@ _HIRADIX = _SGLANG | {
     "chunked_counts_hit": False,
     "hit_counts_again_for_same_request": True,
     "eviction_asks": "need",
+    "evict_device_for_hopeless": True,
+    "write_back_protects": True,
+    "fetched_priority": "inherited",
+    "commit_stamps_anchor": True,
+    "split_is_born": True,
+    "split_raises_priority": "both",
+    "attach_again": "policy",
     "commit_adopts": False,
     "give_back": "queued",
     "hash_namespace": False,
-    "prefetch_progress": "live",
-    "prefetch_commit": "progress",
 }
-_UNGUARDED = {"backup_scope": "node", "contiguity": False}
-_EARLY = _UNGUARDED | {"prefetch_allocation": "before", "cancelled_query": "goes_on"}
+_BEFORE_QUERY = {"prefetch_allocation": "before", "cancelled_query": "goes_on"}
+_IN_PROGRESS = {"prefetch_progress": "live", "prefetch_commit": "progress", "read_tail": "io_end"}
+_EARLY = _BEFORE_QUERY | _IN_PROGRESS | {"backup_scope": "node", "contiguity": False, "prefetch_truncates": False}
+_FIRST = _EARLY | {"prefetch_capacity": "host_minus_device", "write_back_offers": False}
+_PREFIXES = {"backup_scope": "node_if_parent"}
 
 RULES: dict[str, Rules] = {
     "reference": Rules(),
     "sglang-0.5.1": Rules.model_validate(
-        _HIRADIX | _EARLY | {"write_policy": "write_through_selective", "prefetch_capacity": "host_minus_device"}
+        _HIRADIX
+        | _FIRST
+        | {"write_policy": "write_through_selective", "prefetch_timeout": "constant", "chunked_counts_hit": True}
     ),
     "sglang-0.5.2": Rules.model_validate(
-        _HIRADIX | _EARLY | {"write_policy": "write_through_selective", "prefetch_capacity": "host_minus_device"}
+        _HIRADIX | _FIRST | {"write_policy": "write_through_selective", "prefetch_timeout": "constant"}
     ),
-    "sglang-0.5.9": Rules.model_validate(_HIRADIX | _EARLY | {"prefetch_capacity": "host_minus_device_clamped"}),
-    "sglang-0.5.15": Rules.model_validate(
-        _HIRADIX | {"backup_scope": "node_if_parent", "prefetch_allocation": "before", "cancelled_query": "goes_on"}
+    "sglang-0.5.6": Rules.model_validate(_HIRADIX | _FIRST | {"prefetch_timeout": "linear"}),
+    "sglang-0.5.9": Rules.model_validate(
+        _HIRADIX | _EARLY | {"prefetch_capacity": "host_minus_device_clamped", "prefetch_timeout": "linear"}
     ),
-    "sglang-0.5.16": Rules.model_validate(_HIRADIX | {"backup_scope": "node_if_parent"}),
-    "sglang-0.5.20": Rules.model_validate(
-        _HIRADIX
-        | {"backup_scope": "node_if_parent", "hash_namespace": True}
-        | {"prefetch_progress": "polled", "prefetch_commit": "poll"}
-    ),
+    "sglang-0.5.15": Rules.model_validate(_HIRADIX | _PREFIXES | _BEFORE_QUERY | _IN_PROGRESS),
+    "sglang-0.5.16": Rules.model_validate(_HIRADIX | _PREFIXES | _IN_PROGRESS),
+    "sglang-0.5.20": Rules.model_validate(_HIRADIX | _PREFIXES | {"hash_namespace": True}),
     "sglang-0.5.23": Rules.model_validate(
         _SGLANG
         | {"lock_evicted": "count", "revive_counts_hit": True, "prefetch_clock": "first_poll"}

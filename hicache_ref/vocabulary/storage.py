@@ -34,6 +34,10 @@ Seconds = Annotated[float, BeforeValidator(_number), Field(ge=0)]
 Truth = Annotated[bool, BeforeValidator(_truth)]
 
 
+TimeoutShape = Literal["capped", "linear", "constant"]
+"""Whether the time that a request waits grows with the tokens, and whether a maximum counts."""
+
+
 class StorageSettings(Frozen):
     """What the storage tier follows at run time."""
 
@@ -61,7 +65,11 @@ class StorageSettings(Frozen):
             raise ValueError("prefetch_timeout_base is more than prefetch_timeout_max")
         return self
 
-    def timeout_ms(self, tokens: int) -> int:
+    def timeout_ms(self, tokens: int, shape: TimeoutShape) -> int:
         """How long a request waits for a prefetch of `tokens` tokens, in milliseconds."""
-        seconds = self.prefetch_timeout_base + self.prefetch_timeout_per_ki_token * tokens / 1024
-        return round(1000 * (seconds if self.prefetch_timeout_max is None else min(seconds, self.prefetch_timeout_max)))
+        seconds = self.prefetch_timeout_base
+        if shape != "constant":
+            seconds += self.prefetch_timeout_per_ki_token * tokens / 1024
+        if shape == "capped" and self.prefetch_timeout_max is not None:
+            seconds = min(seconds, self.prefetch_timeout_max)
+        return round(1000 * seconds)

@@ -35,6 +35,7 @@ from hicache_ref.vocabulary.outcomes import (
     Done,
     Evicted,
     Inserted,
+    Invalid,
     Matched,
     Polled,
     Progressed,
@@ -218,7 +219,7 @@ def test_a_thread_takes_its_work_in_order(version: str) -> None:
     driven = Driven.of(version)
     driven.attach()
     first, second = driven.prefetch("a", 1), driven.prefetch("b", 2)
-    assert Refused(why="behind another", wait_for=(first,)) == driven(QueryDone(id=second, hits=1))
+    assert Invalid(why=f"behind {first}") == driven(QueryDone(id=second, hits=1))
     assert Done() == driven(QueryDone(id=first, hits=0))
     assert Done() == driven(QueryDone(id=second, hits=1))
 

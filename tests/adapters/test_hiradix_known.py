@@ -132,6 +132,19 @@ def test_a_read_outlives_a_reset() -> None:
     assert 2 == len(driven.twice())
 
 
+def test_a_reset_does_not_forget_an_open_prefetch() -> None:
+    """Goal: 0.5.20 keeps ongoing_prefetch over a reset. Method: reset between two batches, abort, count owners."""
+    sizes = Sizes(device_pages=8, host_pages=24, storage_batch=BATCH)
+    driven = Driven(sizes, version="0.5.20", reset="anytime")
+    driven.attach()
+    driven.only_stored((1, 2, 3, 4))
+    driven.read(driven.reading("q", 1, 2, 3, 4), 2)
+    driven(EVERYTHING)
+    assert Done() == driven(Reset())
+    driven(Abort(rid="q"))
+    assert 2 == len(driven.twice())
+
+
 def test_one_buffer_serves_all_pages_of_a_batch() -> None:
     """Goal: in 0.5.1 every page gets the last one's bytes. Method: read a batch of two, compare contents."""
     driven = Driven.of("0.5.1.post3")

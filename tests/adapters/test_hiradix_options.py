@@ -20,7 +20,7 @@ SIZES = Sizes(device_pages=8, host_pages=24, storage_batch=2)
 PRESETS = {
     "0.5.1.post3": "sglang-0.5.1",
     "0.5.2": "sglang-0.5.2",
-    "0.5.6": "sglang-0.5.2",
+    "0.5.6": "sglang-0.5.6",
     "0.5.9": "sglang-0.5.9",
     "0.5.10.post1": "sglang-0.5.9",
     "0.5.15": "sglang-0.5.15",

@@ -88,7 +88,9 @@ def test_a_child_that_says_much_on_standard_error_is_not_kept_waiting(toy: Proce
     assert Took(pages=(0, 1, 2, 3, 4, 5)) == toy.apply(take(FLOOD))
 
 
-@pytest.mark.parametrize(("act", "text"), [(RAISE, "ValueError: no such page"), (PANIC, "index out of bounds")])
+@pytest.mark.parametrize(
+    ("act", "text"), [(RAISE, "ValueError in _raise: no such page"), (PANIC, "index out of bounds")]
+)
 def test_an_exception_is_an_answer_and_the_child_lives_on(toy: ProcessAdapter, act: int, text: str) -> None:
     """Goal: an exception, also a panic, costs one step. Method: raise, then go on in the same process."""
     before = pid_of(toy)

@@ -82,10 +82,10 @@ def misbehaving(shell: Shell) -> Shell:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("raise", "raised RuntimeError: page 7 is lost"),
+        ("raise", "raised RuntimeError in apply: page 7 is lost"),
         ("hang", "did not answer within 0.5 s"),
         ("die", "was ended by SIGABRT"),
-        ("nonsense", "{'kind': 'perhaps'}, expected an outcome"),
+        ("nonsense", "TypeError in apply: apply returned {'kind': 'perhaps'}, expected an"),
     ],
 )
 def test_an_adapter_that_fails_in_a_step_has_diverged(how: str, said: str, misbehaving: Shell) -> None:

@@ -50,6 +50,17 @@ OTHER: dict[str, object] = {
     "storage_retries": 1,
     "attach_offers": False,
     "hash_namespace": False,
+    "write_back_protects": True,
+    "evict_device_for_hopeless": True,
+    "split_raises_priority": "both",
+    "split_is_born": True,
+    "commit_stamps_anchor": True,
+    "fetched_priority": "inherited",
+    "prefetch_truncates": False,
+    "prefetch_timeout": "constant",
+    "read_tail": "io_end",
+    "write_back_offers": False,
+    "attach_again": "policy",
 }
 SETTING: dict[str, dict[str, object]] = {
     "slru_protected_threshold": {"eviction": "slru"},
@@ -61,6 +72,14 @@ SETTING: dict[str, dict[str, object]] = {
     "write_back_copy": {"write_policy": "write_back"},
     "commit_adopts": {"write_through_threshold": 2},
     "cancelled_query": {"prefetch_allocation": "before"},
+    "write_back_protects": {"write_policy": "write_back", "write_back_copy": "blocking"},
+    "split_raises_priority": {"eviction": "priority"},
+    "commit_stamps_anchor": {"prefetch_allocation": "before"},
+    "split_is_born": {"eviction": "fifo"},
+    "fetched_priority": {"eviction": "priority"},
+    "prefetch_truncates": {"prefetch_allocation": "before"},
+    "write_back_offers": {"write_policy": "write_back", "write_back_copy": "blocking"},
+    "evict_device_for_hopeless": {"write_policy": "write_back"},
 }
 
 

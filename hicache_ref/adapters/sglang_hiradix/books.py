@@ -41,6 +41,9 @@ class Fetch:
     rid: RequestId
     operation: Any
     asked: int
+    since: int = 0
+    """When it was asked for, in milliseconds; upstream's own clock stood at 0 then."""
+
     stage: Stage = "queued"
 
 

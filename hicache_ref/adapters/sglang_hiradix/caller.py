@@ -163,7 +163,12 @@ class Caller:
         self.watch.settle()
         if count <= self.free_device_count():
             return None
-        return Refused(why="device full", wait_for=self._holders(self.books.held))
+        waiting = {*self._holders(self.books.held), *self._keepers_of_leaves()}
+        return Refused(why="device full", wait_for=tuple(sorted(waiting)))
+
+    def _keepers_of_leaves(self) -> set[str]:
+        """The work of storage without which more device leaves could have been dropped: none is known here."""
+        return set()
 
     def _holders(self, pages: Any) -> tuple[str, ...]:
         return tuple(sorted({f"f:{self.books.held[page]}" for page in pages if page in self.books.held}))

@@ -149,6 +149,7 @@ class Engine:
             # Up to 0.5.5 a constant of 256 tokens, which no small cache ever reaches.
             cache.prefetch_threshold = settings.prefetch_threshold
             self.controller.prefetch_threshold = max(settings.prefetch_threshold, self.page_size)
+            cache.prefetch_timeout = settings.prefetch_timeout_base
 
     def _set_batch(self) -> None:
         if hasattr(self.controller, "storage_batch_size"):

@@ -48,6 +48,8 @@ def describe(traits: Traits, version: str, *, storage: bool, events: bool) -> De
         namespaces=traits.has_bigrams,
         storage_from_start=storage and not traits.attaches,
         storage_order="first",
+        matches_first=traits.allocates_before,
+        one_backend=True,
         events=events,
     )
 

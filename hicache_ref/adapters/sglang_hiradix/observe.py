@@ -137,7 +137,7 @@ def _segment(
 
 def _held_device(observation: Observation) -> set[int]:
     held = {page for segment in observation.segments for page in segment.device or ()}
-    return held | {page for pages in observation.requests.values() for page in pages}
+    return held | {page for pages in observation.requests.values() for page in pages} | set(observation.held_device)
 
 
 def _held_host(observation: Observation) -> set[int]:

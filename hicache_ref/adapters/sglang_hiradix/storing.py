@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from hicache_ref.adapters.sglang_hiradix.books import Backup, Copy, Fetch
+from hicache_ref.adapters.sglang_hiradix.books import Copy, Fetch
 from hicache_ref.adapters.sglang_hiradix.caller import Caller
 from hicache_ref.adapters.sglang_hiradix.stepper import StepQueue, StepThread
 from hicache_ref.adapters.sglang_hiradix.workers import QUERIES, READS, WRITES
@@ -14,6 +14,7 @@ _BACKENDS = {"files": "file"}
 """The vocabulary's names of backends -> upstream's."""
 
 _MILLISECONDS = 1000
+_ALL = 10**9
 
 RELEASE_QUEUE = "release queue"
 """What is pending while pages wait to be freed."""
@@ -21,6 +22,34 @@ RELEASE_QUEUE = "release queue"
 
 class StoringCaller(Caller):
     """A caller that also knows storage."""
+
+    # -- what storage pins ------------------------------------------------------------------------------------------
+
+    def _keepers_of_leaves(self) -> set[str]:
+        """What hangs on, or reads the host copy of, a node below a device leaf pins that leaf too."""
+        hanging: dict[int, set[str]] = {}
+        for fetch in self.books.fetches.values():
+            if self.is_open(fetch):
+                hanging.setdefault(id(self.engine.cache.ongoing_prefetch[fetch.rid][0]), set()).add(fetch.name)
+        reading: dict[int, str] = {}
+        for backup in self.books.backups.values():
+            pages = self.engine.host_slots.pages(backup.operation.host_indices)
+            reading.update(dict.fromkeys(pages, backup.name))
+        found: set[str] = set()
+        waiting = [(self.engine.cache.root_node, False)]
+        while waiting:
+            node, below_leaf = waiting.pop()
+            below_leaf = below_leaf or self._is_device_leaf(node)
+            if below_leaf:
+                found |= hanging.get(id(node), set())
+                found |= {reading[page] for page in self.engine.host_slots.pages(node.host_value) if page in reading}
+            waiting += [(child, below_leaf) for child in node.children.values()]
+        return found
+
+    @staticmethod
+    def _is_device_leaf(node: Any) -> bool:
+        resident = node.parent is not None and node.value is not None and not node.lock_ref
+        return resident and all(child.value is None for child in node.children.values())
 
     # -- prefetch ---------------------------------------------------------------------------------------------------
 
@@ -47,7 +76,8 @@ class StoringCaller(Caller):
             self.watch.fetching = None
         for name in self.books.fetches.keys() - before:
             fetch = self.books.fetches[name]
-            fetch.operation.start_time = op.now / _MILLISECONDS
+            fetch.operation.start_time = 0.0
+            fetch.since = op.now
             fetch.asked = len(fetch.operation.token_ids) // size
             self.workers.go_on()
             return Prefetching(id=name, pages=fetch.asked)
@@ -93,7 +123,8 @@ class StoringCaller(Caller):
         """What the cache says; and what it counted as loaded, once."""
         cache = self.engine.cache
         self.watch.inserted = None
-        done = self.engine.progress(op.rid, op.now / _MILLISECONDS)
+        since = next((fetch.since for fetch in self.books.fetches.values() if self._is_its(fetch, op.rid)), op.now)
+        done = self.engine.progress(op.rid, (op.now - since) / _MILLISECONDS)
         self._forget_closed()
         if not done:
             return Progressed(done=False)
@@ -109,6 +140,9 @@ class StoringCaller(Caller):
         self.engine.cache.release_aborted_request(self.engine.handle(op.rid))
         self._forget_closed()
         return Done()
+
+    def _is_its(self, fetch: Fetch, rid: str) -> bool:
+        return fetch.rid == rid and self.is_open(fetch)
 
     def is_open(self, fetch: Fetch) -> bool:
         """Whether the scheduler still waits for this very operation."""
@@ -148,20 +182,14 @@ class StoringCaller(Caller):
         committed = [f.name for f, _ in reads if f.name in open_before and not self.is_open(f)]
         for backup in written:
             del books.backups[backup.name]
-        given_up = tuple(backup.name for backup in written if self._is_cut_short(backup))
         self._forget_closed()
         self.workers.go_on()
         return Polled(
             backups=tuple(backups), loads=tuple(loads), answers=tuple(f.name for f in answered),
             revoked=tuple(revoked), reads=tuple(f.name for f, _ in reads), committed=tuple(dict.fromkeys(committed)),
-            writes=tuple(backup.name for backup in written), given_up=given_up,
+            writes=tuple(backup.name for backup in written),
             releases=self._released,
         )  # fmt: skip
-
-    def _is_cut_short(self, backup: Backup) -> bool:
-        """Whether not all was stored: upstream offers a page once."""
-        operation = backup.operation
-        return bool(operation.completed_tokens < len(operation.hash_value) * self.engine.page_size)
 
     def _leading(self, to: str, agreed: int) -> dict[str, Copy]:
         """The ended copies in this direction that no running one precedes, as many as were agreed on."""
@@ -259,9 +287,15 @@ class StoringCaller(Caller):
     def _close_all(self) -> None:
         if not hasattr(self.engine.cache, "release_aborted_request"):
             return
+        told = getattr(self.engine.cache, "prefetch_loaded_tokens_by_reqid", ())
+        waiting = [fetch.rid for fetch in self.books.fetches.values() if self.is_open(fetch)]
+        for rid in (*waiting, *told):
+            self.on_abort(ops.Abort(rid=rid))
         for fetch in list(self.books.fetches.values()):
-            if self.is_open(fetch):
-                self.on_abort(ops.Abort(rid=fetch.rid))
+            if fetch.stage == "queued" and self.workers.obstacle(QUERIES, fetch.operation) is None:
+                self.workers.query(fetch, 0, raised=False)
+        # What has ended is applied, also if something else has to be waited for.
+        self.on_poll(ops.Poll(answers=_ALL, reads=_ALL, writes=_ALL, releases=_ALL))
 
     def _reading_or_writing(self) -> tuple[str, ...]:
         reading = [name for name, fetch in self.books.fetches.items() if fetch.stage in ("reading", "dead")]

@@ -153,6 +153,8 @@ class Traits:
             return "sglang-0.5.15"
         if self.attaches:
             return "sglang-0.5.9"
+        if self.init_params is not None:
+            return "sglang-0.5.6"
         return "sglang-0.5.1" if self.copies_in_threads else "sglang-0.5.2"
 
     def described(self) -> str:

@@ -107,7 +107,7 @@ class Workers:
         queued = thread.at.queue.queue if thread.at.queue is not None else ()
         ahead = [each.name for each in self._named() if each.operation is first]
         if operation in queued or thread.holding is not None:
-            return Refused(why="behind another", wait_for=tuple(ahead))
+            return Invalid(why=f"behind {', '.join(ahead) or 'another'}")
         return Invalid(why=f"{role} has no such operation")
 
     def _named(self) -> list[Fetch | Backup]:

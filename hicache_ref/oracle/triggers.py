@@ -1,0 +1,133 @@
+"""Triggers: steps after which an implementation is known to go wrong, by name.
+
+A known divergence may name one. Walks then leave such steps out, for most of them would end there and little else
+would be met; a finding whose smallest trace has such a step in it is told apart from one that has not.
+"""
+
+from collections.abc import Callable, Mapping
+
+from hicache_ref.model import Model
+from hicache_ref.model.records import PrefetchQueued, PrefetchReading
+from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, ROOT
+from hicache_ref.vocabulary.operations import Operation
+
+Askers = Mapping[str, str]
+"""Storage operation -> the request that asked for it, whether or not that still waits."""
+
+Trigger = Callable[[Operation, Model, Askers], bool]
+
+
+def _query_raises(op: Operation, model: Model, askers: Askers) -> bool:
+    return isinstance(op, ops.QueryDone) and op.raised
+
+
+def _read_raises(op: Operation, model: Model, askers: Askers) -> bool:
+    return isinstance(op, ops.ReadDone) and op.raised
+
+
+def _write_raises(op: Operation, model: Model, askers: Askers) -> bool:
+    return isinstance(op, ops.WriteDone) and op.raised
+
+
+def _request_comes_back(op: Operation, model: Model, askers: Askers) -> bool:
+    """A request prefetches again while an operation of its earlier prefetch is on the books, or before it asked."""
+    if not isinstance(op, ops.Prefetch):
+        return False
+    storage = model.state.storage
+    return op.rid in storage.loaded or any(
+        askers.get(name) == op.rid for name in storage.records if storage.open.get(op.rid) != name
+    )
+
+
+def _read_stops_short(op: Operation, model: Model, askers: Askers) -> bool:
+    """The I/O of a prefetch ends before all of its pages are in place: a batch is short, or nobody waits any more."""
+    record = model.state.storage.records.get(op.id) if isinstance(op, ops.ReadDone) else None
+    if not isinstance(op, ops.ReadDone) or not isinstance(record, PrefetchReading):
+        return False
+    batch = min(model.profile.sizes.storage_batch, len(record.pages) - record.done)
+    return op.pages < batch or record.cancelled
+
+
+def _request_goes_early(op: Operation, model: Model, askers: Askers) -> bool:
+    """An open prefetch is closed while storage is asked or pages are read for it."""
+    storage = model.state.storage
+    names = list(storage.open.values())
+    if isinstance(op, ops.Abort | ops.Progress):
+        names = [name for name in names if storage.open.get(op.rid) == name]
+    elif not isinstance(op, ops.Detach | ops.Reset):
+        return False
+    at_work = [
+        record for record in map(storage.records.get, names) if isinstance(record, PrefetchQueued | PrefetchReading)
+    ]
+    if isinstance(op, ops.Progress):
+        return any(model.may_stop(record, op.now) for record in at_work)
+    return bool(at_work)
+
+
+def _detach_of_nothing(op: Operation, model: Model, askers: Askers) -> bool:
+    return isinstance(op, ops.Detach) and not model.state.storage.attached
+
+
+def _namespace_meets_storage(op: Operation, model: Model, askers: Askers) -> bool:
+    """A key in a namespace is used where storage is attached, or storage is attached where there is such a key."""
+    state = model.state
+    if isinstance(op, ops.Attach):
+        keys = [each.key for each in state.requests.values() if each.key is not None]
+        return any(node.extra is not None for node in state.nodes.values()) or any(key.extra for key in keys)
+    key = getattr(op, "key", None)
+    return state.storage.attached and key is not None and key.extra is not None
+
+
+def _split_under_copy(op: Operation, model: Model, askers: Askers) -> bool:
+    """A node is split while it is copied to host, and storage is to have it."""
+    if not isinstance(op, ops.MatchPrefix | ops.Lock | ops.Insert | ops.Prefetch) or not model.state.storage.attached:
+        return False
+    found = model.look(model.pages(op.key), op.key.extra)
+    inside = found.length < model.depth(found.node)
+    return inside and found.node.host is not None and model.is_being_written(KV_HOST, found.node.host)
+
+
+def _prefetch_of_pairs(op: Operation, model: Model, askers: Askers) -> bool:
+    return isinstance(op, ops.Prefetch) and model.profile.bigram
+
+
+def _attach_to_filled_tree(op: Operation, model: Model, askers: Askers) -> bool:
+    state = model.state
+    return isinstance(op, ops.Attach) and not state.storage.attached and len(state.nodes) > 1
+
+
+def _insert_below_backed(op: Operation, model: Model, askers: Askers) -> bool:
+    """Under write_back a node without host copy is hung below one that has one."""
+    if not isinstance(op, ops.Insert) or model.state.policy != "write_back":
+        return False
+    pages = model.pages(op.key)
+    found = model.look(pages, op.key.extra)
+    return found.length < len(pages) and found.node.id != ROOT and found.node.host is not None
+
+
+def _load_evicts(op: Operation, model: Model, askers: Askers) -> bool:
+    """Under write_back a load has to make room."""
+    node = model.node_at(op.key) if isinstance(op, ops.LoadBack) else None
+    if node is None or model.state.policy != "write_back":
+        return False
+    path = [model.state.nodes[number] for number in model.path(node.id)]
+    return sum(len(each.key) for each in path if each.device is None) > model.free_count(KV_DEVICE)
+
+
+TRIGGERS: dict[str, Trigger] = {
+    "query_raises": _query_raises,
+    "read_raises": _read_raises,
+    "write_raises": _write_raises,
+    "request_comes_back": _request_comes_back,
+    "read_stops_short": _read_stops_short,
+    "request_goes_early": _request_goes_early,
+    "namespace_meets_storage": _namespace_meets_storage,
+    "split_under_copy": _split_under_copy,
+    "prefetch_of_pairs": _prefetch_of_pairs,
+    "attach_to_filled_tree": _attach_to_filled_tree,
+    "insert_below_backed": _insert_below_backed,
+    "load_evicts": _load_evicts,
+    "detach_of_nothing": _detach_of_nothing,
+}
+"""Each is asked before the step: the operation, the model as it is then, and who asked for what."""

@@ -1,0 +1,81 @@
+"""The oracle against released HiRadixCaches: it finds known faults by itself, and with these known nothing new."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.resources import as_file, files
+
+import pytest
+
+from hicache_ref.oracle.campaign import Budget, Campaign, Divergence, Outlook
+from hicache_ref.oracle.known import Known, read_known
+from hicache_ref.vocabulary.profile import profile_named
+
+pytest.importorskip("torch")
+
+from tests.adapters.hiradix_driven import ALL_RELEASES, child
+
+pytestmark = pytest.mark.peers
+
+DOUBLE_OWNER = "HC-PAGE-01"
+REUSE = {"id-reuse-crash", "id-reuse-leak", "id-reuse-lost"}
+
+
+@lru_cache(maxsize=16)
+def known_of(version: str) -> tuple[Known, ...]:
+    """The known divergences that come with the adapter for this release."""
+    with as_file(files("hicache_ref.adapters") / "known" / f"sglang-hiradix-{version}.jsonl") as file:
+        return read_known(file)
+
+
+def checked(version: str, budget: Budget, *, seed: int = 0, known: Sequence[Known] = (), keep: bool = False) -> Outlook:
+    """What a check of this release, storage attached, has seen."""
+    adapter, description = child(version=version)
+    profile = profile_named(description.profile)
+    return Campaign(adapter, profile, seed=seed, known=known, keep_going=keep).run(budget)
+
+
+def new(outlook: Outlook) -> list[Divergence]:
+    """The divergences that are none of the known."""
+    assert outlook.oracle_fault is None
+    return [each for each in outlook.divergences if each.known is None]
+
+
+def test_the_double_release_is_found_by_walks_alone() -> None:
+    """Goal: SG-13483 needs no scenario. Method: check 0.5.2 knowing nothing, look at what it reports."""
+    found = new(checked("0.5.2", Budget(steps=2_000), keep=True))
+    doubles = [each for each in found if each.finding.requirement == DOUBLE_OWNER]
+    assert doubles
+    assert all("the release queue, the release queue" in each.finding.text for each in doubles)
+    assert all(len(each.steps) <= 15 for each in doubles)
+
+
+def test_no_page_is_released_twice_in_0_5_20_unless_a_request_comes_back() -> None:
+    """Goal: the last HiRadixCache is free of it. Method: of what is known, only that ids are reused is left out."""
+    known = [each for each in known_of("0.5.20") if each.id in REUSE]
+    found = new(checked("0.5.20", Budget(steps=3_000), known=known, keep=True))
+    assert found
+    assert DOUBLE_OWNER not in {each.finding.requirement for each in found}
+
+
+@pytest.mark.parametrize("version", ["0.5.2", "0.5.20"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_nothing_new_is_found(version: str, seed: int) -> None:
+    """Goal: every difference is attributed. Method: walks with the known divergences that come with the adapter."""
+    outlook = checked(version, Budget(steps=4_000), seed=seed, known=known_of(version), keep=True)
+    assert [] == [each.finding for each in new(outlook)]
+    assert outlook.steps >= 4_000
+
+
+@pytest.mark.parametrize("version", ALL_RELEASES[1:])
+def test_each_known_divergence_still_fails(version: str) -> None:
+    """Goal: no entry outlives its fault. Method: its own trace, and that it is recognised."""
+    outlook = checked(version, Budget(walks=1), known=known_of(version), keep=True)
+    assert {each.id: True for each in known_of(version)} == outlook.replayed
+
+
+def test_reuse_of_a_request_id_is_known_three_times() -> None:
+    """Goal: the crash, the leak and the lost prefetch each have a trace. Method: look them up."""
+    entries = {each.id: each for each in known_of("0.5.20") if each.id in REUSE}
+    assert REUSE == entries.keys()
+    assert all(each.trigger == "request_comes_back" for each in entries.values())
+    assert "TypeError in _handle_prefetch_result" in (entries["id-reuse-crash"].raised or "")
