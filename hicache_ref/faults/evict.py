@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from hicache_ref.faults.catalogue import OWN, STAGED, WRITE_BACK, plant, plant_in_storage
+from hicache_ref.faults.catalogue import OWN, STAGED, WRITE_BACK, plant
 from hicache_ref.model import Model
 from hicache_ref.model.evict import Rank, Tally
 from hicache_ref.model.state import Node, Ticket
@@ -249,19 +249,3 @@ class LfuIgnoresHits(Model):
     def _rank(self, number: NodeId) -> Rank:
         """By recency alone."""
         return super()._rank(number)[1:]
-
-
-@plant_in_storage(
-    "drop-takes-write-source", "K4", "SG-23696", expected="HC-CONF-07", rules=WRITE_BACK,
-    lockstep_only="no requirement says that what a write reads stays in the tree, if its pages are left to the write",
-)  # fmt: skip
-class DropTakesWriteSource(Model):
-    """A node that is dropped takes what a write to storage reads along, although it could have stayed.
-
-    SGLang's hybrid cache: a cascade looked at device locks, and not at the counters of prefetch and storage.
-    """
-
-    def is_in_use(self, node: Node) -> bool:
-        """Prefetches count, and writes do not."""
-        hanging = {name for name in self.storage.open.values() if self._prefetch(name).anchor == node.id}
-        return any(node.locks.values()) or bool(hanging)
