@@ -8,7 +8,6 @@ from pathlib import Path
 from shutil import rmtree
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 from hicache_ref.engine.cache import ALL_ENDS, StoredCache
 from hicache_ref.engine.settings import EngineSettings, naming
@@ -16,6 +15,7 @@ from hicache_ref.engine.workers import KV_POOL
 from hicache_ref.storage.files import FilesBackend
 from hicache_ref.storage.speed import plain_read, plain_write, timed
 from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.hashing import chain
 from hicache_ref.vocabulary.ids import KV_HOST
 from hicache_ref.vocabulary.keys import Key
@@ -28,13 +28,14 @@ PAGE_BYTES = 64 * 1024
 PAGE_TOKENS = 1
 """SGLang's default: a page is what one token leaves, and 64 KiB are what models of a few billion weights leave."""
 
-ROUNDS = 15
+ROUNDS = 25
+ROWS = ("prefetch files vs plain read", "backup files vs plain write")
 MEMORY = "/dev/shm"
 """Where the folder is, if there is such a place: what a disk does at the time would hide what we do."""
 
 
-class Row(NamedTuple):
-    """One comparison; `ratio` is ours over the other's, `unit` what both are counted in."""
+class Row(Frozen):
+    """One comparison: medians in `unit`; `ratio` is ours over the other's, where both took turns the median of that."""
 
     name: str
     ours: float
@@ -57,8 +58,8 @@ def storage_rows(pages: int = PAGES, page_bytes: int = PAGE_BYTES, rounds: int =
     prefetch, read, backup, write = zip(*times, strict=True)
     size = pages * page_bytes / 1e6
     return [
-        _row("prefetch files vs plain read", size, prefetch, read),
-        _row("backup files vs plain write", size, backup, write),
+        _row(ROWS[0], size, prefetch, read),
+        _row(ROWS[1], size, backup, write),
     ]
 
 
@@ -75,7 +76,7 @@ def _young_garbage_only() -> Iterator[None]:
 
 def _row(name: str, size: float, ours: Sequence[float], other: Sequence[float]) -> Row:
     ratio = median(its / mine for mine, its in zip(ours, other, strict=True))
-    return Row(name, size / median(ours), size / median(other), "MB/s", ratio)
+    return Row(name=name, ours=size / median(ours), other=size / median(other), unit="MB/s", ratio=ratio)
 
 
 class _Run:
