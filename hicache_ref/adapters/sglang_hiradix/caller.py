@@ -124,7 +124,9 @@ class Caller:
         """
         if op.receipt in self.books.receipts:
             return Invalid(why=f"receipt {op.receipt} is in use")
-        node = self.engine.match(op.key).last_device_node
+        node = self.node_at(op.key) if op.at == "node" else self.engine.match(op.key).last_device_node
+        if node is None:
+            return Invalid(why=f"no node ends at {op.key}")
         self.engine.cache.inc_lock_ref(node)
         self.books.receipts[op.receipt] = node
         return Done()

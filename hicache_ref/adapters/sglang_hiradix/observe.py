@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from hicache_ref.adapters.sglang_hiradix.books import Fetch
+from hicache_ref.adapters.sglang_hiradix.engine import Engine
 from hicache_ref.adapters.sglang_hiradix.pages import rows_of
 from hicache_ref.adapters.sglang_hiradix.storing import StoringCaller
 from hicache_ref.vocabulary.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
@@ -32,7 +33,7 @@ class ObservedCaller(StoringCaller):
         )  # fmt: skip
         if not depth:
             return Observation(level=level, counts=counts, copies=self._issued(), events=self._events())
-        segments = tuple(self._segments(shows_locks=depth > 1))
+        segments = tuple(segments_of(engine, shows_locks=depth > 1))
         prefetch = {name: self._pages_of(fetch) for name, fetch in self.books.fetches.items()}
         requests = {rid: request.pages for rid, request in self.books.requests.items()}
         observation = Observation(
@@ -42,25 +43,6 @@ class ObservedCaller(StoringCaller):
             events=self._events(),
         )  # fmt: skip
         return observation if depth < LEVELS.index("bytes") else self._with_contents(observation)
-
-    # -- tree -------------------------------------------------------------------------------------------------------
-
-    def _segments(self, *, shows_locks: bool) -> Iterator[Segment]:
-        """Every node but the root, parents first."""
-        engine = self.engine
-        count = 0
-        waiting = [(child, -1) for child in engine.cache.root_node.children.values()]
-        while waiting:
-            node, parent = waiting.pop()
-            value, host_value = node.value, node.host_value
-            yield _segment(
-                parent, engine.tokens_of_node(node), engine.extra_of_node(node),
-                None if value is None else engine.device_slots.pages(value),
-                None if host_value is None else engine.host_slots.pages(host_value),
-                node.lock_ref > 0 if shows_locks else None,
-            )  # fmt: skip
-            waiting += [(child, count) for child in node.children.values()]
-            count += 1
 
     # -- storage ----------------------------------------------------------------------------------------------------
 
@@ -120,6 +102,23 @@ class ObservedCaller(StoringCaller):
                 if held is not None:
                     contents[f"{tier}:{page}"] = held
         return observation.model_copy(update={"contents": contents})
+
+
+def segments_of(engine: Engine, *, shows_locks: bool) -> Iterator[Segment]:
+    """Every node but the root, parents first."""
+    count = 0
+    waiting = [(child, -1) for child in engine.cache.root_node.children.values()]
+    while waiting:
+        node, parent = waiting.pop()
+        value, host_value = node.value, node.host_value
+        yield _segment(
+            parent, engine.tokens_of_node(node), engine.extra_of_node(node),
+            None if value is None else engine.device_slots.pages(value),
+            None if host_value is None else engine.host_slots.pages(host_value),
+            node.lock_ref > 0 if shows_locks else None,
+        )  # fmt: skip
+        waiting += [(child, count) for child in node.children.values()]
+        count += 1
 
 
 @lru_cache(maxsize=1 << 14)
