@@ -1,0 +1,162 @@
+"""The recorder: wraps the methods of a live cache, and writes what their calls amount to.
+
+Methods are wrapped on the object, never on its class. Of calls within calls only the outermost is written; methods that
+are nothing but calls, as `cache_finished_req`, are not wrapped. Copies and storage work end in the trace when the
+scheduler learns of it. A fault of the recorder's own ends the recording and never reaches the server.
+"""
+
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from pydantic_core import to_json
+
+from hicache_ref.adapters.sglang import lines
+from hicache_ref.adapters.sglang.calls import Calls, CannotSay
+from hicache_ref.adapters.sglang.writing import TraceWriter
+from hicache_ref.adapters.sglang_hiradix.engine import Engine
+from hicache_ref.trace import TraceError
+
+_LOOKING_SHARE = 0.03
+"""Of the cache's own time, so much at most is spent on looking at the whole tree."""
+
+Before = Callable[..., Any]
+After = Callable[[Any, Any], None]
+
+
+class Recorder:
+    """Writes what happens to the cache of `engine`, until `close`, or until a call that the trace has no words for."""
+
+    def __init__(self, engine: Engine, writer: TraceWriter, look_every: int) -> None:
+        self.ended: str | None = None
+        """Why nothing is written any more; None while it is."""
+
+        self.cache_seconds = 0.0
+        """What the recorded calls took, without the recorder."""
+
+        self.calls = Calls(engine, writer)
+        self._cache = engine.cache
+        self._writer = writer
+        self._look_every = look_every
+        self._next_look, self._looks_from = look_every, 0.0
+        self._inside = False
+        self._wrapped: list[tuple[Any, str]] = []
+        self._wrap_all()
+
+    def _wrap_all(self) -> None:
+        calls = self.calls
+        self._watch(self._cache, "write_backup", calls.on_write)
+        for name, before, after in (
+            ("match_prefix", calls.before_match, calls.after_match),
+            ("inc_lock_ref", calls.before_lock, calls.after_lock),
+            ("dec_lock_ref", calls.before_lock, calls.after_unlock),
+            ("insert", calls.before_insert, calls.after_insert),
+            ("evict", calls.before_evict, calls.after_evict),
+            ("evict_host", calls.before_evict_host, calls.after_evict_host),
+            ("load_back", calls.before_load, calls.after_load),
+            ("check_hicache_events", calls.before_nothing, calls.after_poll),
+            ("flush_write_through_acks", calls.before_nothing, calls.after_poll),
+            ("writing_check", calls.before_nothing, calls.after_poll),
+            ("loading_check", calls.before_nothing, calls.after_poll),
+            ("reset", calls.before_nothing, calls.after_reset),
+        ):
+            self._wrap(name, before, after)
+
+    # -- wrapping ---------------------------------------------------------------------------------------------------
+
+    def _wrap(self, name: str, before: Before, after: After) -> None:
+        original = getattr(self._cache, name, None)
+        if original is None:
+            return
+
+        @wraps(original)
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            if self._inside or self.ended is not None:
+                return original(*args, **kwargs)
+            self._inside = True
+            self.calls.number += 1
+            try:
+                noted = self._guarded(before, *args, **kwargs)
+                began = time.perf_counter()
+                try:
+                    result = original(*args, **kwargs)
+                except BaseException as error:
+                    self._guarded(self._broke_off, name, noted, error)
+                    raise
+                self.cache_seconds += time.perf_counter() - began
+                self._guarded(self._finish, after, noted, result)
+                return result
+            finally:
+                self._inside = False
+
+        self._replace(self._cache, name, recorded)
+
+    def _watch(self, owner: Any, name: str, watcher: Callable[..., None]) -> None:
+        """Whenever `name` of `owner` has returned, within other calls too, `watcher(result, *args)` is called."""
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+
+        @wraps(original)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            self._guarded(watcher, result, *args, **kwargs)
+            return result
+
+        self._replace(owner, name, watched)
+
+    def _replace(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
+        setattr(owner, name, by)
+        self._wrapped.append((owner, name))
+
+    def _guarded(self, act: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What `act` returns. Its failure ends the recording."""
+        if self.ended is not None:
+            return None
+        try:
+            return act(*args, **kwargs)
+        except CannotSay as error:
+            self._end(str(error))
+        except Exception as error:
+            self._end(f"the recorder failed: {type(error).__name__}: {error}")
+        return None
+
+    def _finish(self, after: After, noted: Any, result: Any) -> None:
+        after(noted, result)
+        self.calls.settle()
+        if self._writer.steps >= self._next_look and self.cache_seconds >= self._looks_from:
+            began = time.perf_counter()
+            self.calls.look()
+            took = time.perf_counter() - began
+            self._next_look = self._writer.steps + self._look_every
+            self._looks_from = self.cache_seconds + took / _LOOKING_SHARE
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def _broke_off(self, name: str, noted: Any, error: BaseException) -> None:
+        """The call raised: it is the last step."""
+        if isinstance(noted, tuple) and noted[0]:
+            self._writer.step(noted[0], lines.raised(error))
+            self._end(None)
+        else:
+            self._end(f"{name} raised {type(error).__name__}: {error}")
+
+    def _end(self, why: str | None) -> None:
+        """Nothing more is written; the last line says why, unless the last step does."""
+        self.ended = why or "a call raised"
+        try:
+            if why is not None:
+                self._writer.end(to_json(why))
+            self._writer.close()
+        except TraceError as error:
+            self.ended = str(error)
+
+    def close(self) -> None:
+        """The file is complete, and the cache is as it was. Raises TraceError where there is no room for the rest."""
+        for owner, name in reversed(self._wrapped):
+            owner.__dict__.pop(name, None)
+        self._wrapped.clear()
+        if self.ended is None:
+            self.ended = "closed"
+            self._writer.close()

@@ -1,0 +1,163 @@
+"""A process that records: `python -m tests.adapters.recorder_child JSON` drives a real cache by its own calls.
+
+The calls are those of a scheduler, drawn at random; nothing here knows our operations. JSON has the fields of `Wanted`.
+"""
+
+import json
+import random
+import sys
+import time
+from typing import Any, NamedTuple
+
+import torch
+
+from hicache_ref.adapters.sglang import record
+from hicache_ref.adapters.sglang_hiradix.child import SglangHiRadix
+from hicache_ref.adapters.sglang_hiradix.engine import Engine
+from hicache_ref.adapters.sglang_hiradix.fitting import set_batch
+from hicache_ref.adapters.sglang_hiradix.setup import Setup
+from hicache_ref.adapters.sglang_hiradix.wheels import root_of
+from hicache_ref.vocabulary.keys import Key
+from hicache_ref.vocabulary.profile import RULES, Profile, Sizes
+from hicache_ref.vocabulary.storage import StorageSettings
+
+
+class Wanted(NamedTuple):
+    """What is to be recorded, and where to."""
+
+    version: str
+    path: str = ""
+    seed: int = 0
+    rounds: int = 200
+    page_size: int = 1
+    device: int = 24
+    host: int = 40
+    letters: int = 3
+    longest: int = 6
+    policy: str = "write_through"
+    storage: str | None = None
+    """The prefetch policy where there is storage."""
+
+    look_every: int = 20
+
+
+class Request(NamedTuple):
+    """A request that runs: what it has, as a scheduler knows it."""
+
+    tokens: tuple[int, ...]
+    node: Any
+    matched: int
+    slots: torch.Tensor
+
+
+class Scheduler:
+    """Calls a cache as SGLang's scheduler does."""
+
+    def __init__(self, engine: Engine, wanted: Wanted) -> None:
+        self.engine = engine
+        self.cache = engine.cache
+        self.wanted = wanted
+        self.rng = random.Random(wanted.seed)
+        self.running: list[Request] = []
+        self.past: list[tuple[int, ...]] = []
+
+    def key(self) -> tuple[int, ...]:
+        """A new prompt, or one that shares a prefix with an earlier one."""
+        rng, size = self.rng, self.wanted.page_size
+        pages = rng.randrange(1, self.wanted.longest + 1)
+        start: tuple[int, ...] = ()
+        if self.past and rng.random() < 0.7:
+            earlier = rng.choice(self.past)
+            start = earlier[: rng.randrange(0, len(earlier) // size + 1) * size]
+        fresh = [rng.randrange(1, self.wanted.letters + 1) for _ in range(max(1, pages - len(start) // size))]
+        return (*start, *(number for letter in fresh for number in (letter,) * size))
+
+    def prefill(self) -> None:
+        """A request is admitted: matched, locked, loaded back, and given its pages."""
+        tokens = self.key()
+        if self.rng.random() < 0.3:
+            self.engine.match(Key(tokens=self.key()))
+        found = self.engine.match(Key(tokens=tokens))
+        node, matched = found.last_device_node, len(found.device_indices)
+        slots = found.device_indices
+        # Upstream has room for three batches of loads on their way.
+        if found.host_hit_length and len(self.engine.controller.ack_load_queue) < 2:
+            loaded = self.cache.load_back(found.last_host_node, None if self.rng.random() < 0.5 else self.rng.randrange(40))
+            if loaded is not None:
+                self.cache.ready_to_load_host_cache()
+                node, matched = found.last_host_node, matched + len(loaded)
+                slots = torch.cat([slots, loaded])
+        self.cache.inc_lock_ref(node)
+        need = len(tokens) - matched
+        if need > self.engine.allocator.available_size():
+            self.engine.evict(need - self.engine.allocator.available_size())
+        own = self.engine.allocator.alloc(need) if need else torch.empty(0, dtype=torch.int64)
+        if own is None:
+            self.cache.dec_lock_ref(node)
+            return
+        self.running.append(Request(tokens, node, matched, torch.cat([slots, own])))
+
+    def finish(self) -> None:
+        """A request ends: what it computed goes into the tree, and what the tree had before is free."""
+        if not self.running:
+            return
+        request = self.running.pop(self.rng.randrange(len(self.running)))
+        if self.rng.random() < 0.1:
+            self.engine.allocator.free(request.slots[request.matched :])
+        else:
+            known = self.engine.insert(
+                Key(tokens=request.tokens), request.slots, chunked=self.rng.random() < 0.2, priority=0
+            )
+            if known > request.matched:
+                self.engine.allocator.free(request.slots[request.matched : known])
+            self.past.append(request.tokens)
+        self.cache.dec_lock_ref(request.node)
+
+    def poll(self) -> None:
+        """Some of the copies have ended, and the scheduler looks."""
+        controller = self.engine.controller
+        for queue in (controller.ack_write_queue, controller.ack_load_queue):
+            for ack in list(queue)[: self.rng.randrange(4)]:
+                event = getattr(ack, "finish_event", None) or ack[1]
+                event.do_work()
+                event.is_pending = False
+        self.cache.check_hicache_events()
+
+    def evict(self) -> None:
+        """Room is made before it is needed."""
+        self.engine.evict(self.rng.randrange(1, 8) * self.wanted.page_size)
+
+    def turn(self) -> None:
+        """Something happens."""
+        act = self.rng.choices(
+            (self.prefill, self.finish, self.poll, self.evict), (4, 4, 4, 1)
+        )[0]
+        act()
+
+
+def run(wanted: Wanted) -> dict[str, float]:
+    """The calls were made, recorded if there is a path. Returns CPU seconds and why the recording ended."""
+    adapter = SglangHiRadix(Setup(root=str(root_of(wanted.version, fetch=False)), version=wanted.version))
+    traits = adapter.traits()
+    sizes = Sizes(device_pages=wanted.device, host_pages=wanted.host, page_size=wanted.page_size, storage_batch=2)
+    rules = RULES[traits.preset].model_copy(update={"write_policy": wanted.policy})
+    set_batch(traits, sizes.storage_batch)
+    engine = Engine(traits, Profile(rules=rules, sizes=sizes), adapter._folder, adapter._clock, events=False)
+    engine.make(None)
+    recorder = record(engine.cache, wanted.path, look_every=wanted.look_every) if wanted.path else None
+    scheduler = Scheduler(engine, wanted)
+    began = time.process_time()
+    try:
+        for _ in range(wanted.rounds):
+            scheduler.turn()
+    finally:
+        spent = time.process_time() - began
+        if recorder is not None:
+            ended = recorder.ended
+            recorder.close()
+        adapter.close()
+    return {"seconds": spent, "ended": ended if recorder is not None else None}
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(Wanted(**json.loads(sys.argv[1])))))
