@@ -82,9 +82,10 @@ class Scheduler:
         slots = found.device_indices
         # Upstream has room for three batches of loads on their way.
         if found.host_hit_length and len(self.engine.controller.ack_load_queue) < 2:
-            loaded = self.cache.load_back(found.last_host_node, None if self.rng.random() < 0.5 else self.rng.randrange(40))
+            loaded = self.cache.load_back(found.last_host_node, self._room())
             if loaded is not None:
                 self.cache.ready_to_load_host_cache()
+                self._let_pass_layers()
                 node, matched = found.last_host_node, matched + len(loaded)
                 slots = torch.cat([slots, loaded])
         self.cache.inc_lock_ref(node)
@@ -96,6 +97,17 @@ class Scheduler:
             self.cache.dec_lock_ref(node)
             return
         self.running.append(Request(tokens, node, matched, torch.cat([slots, own])))
+
+    def _room(self) -> int:
+        """Tokens that could be had, as the scheduler counts them, or fewer."""
+        room = int(self.engine.allocator.available_size() + self.cache.evictable_size())
+        return room if self.rng.random() < 0.7 else self.rng.randrange(room + 1)
+
+    def _let_pass_layers(self) -> None:
+        """Nobody waits for single layers here, of which upstream keeps count too."""
+        for counted in getattr(getattr(self.engine.controller, "layer_done_counter", None), "events", ()):
+            for event in getattr(counted, "load_events", ()):
+                event.is_pending = False
 
     def finish(self) -> None:
         """A request ends: what it computed goes into the tree, and what the tree had before is free."""
