@@ -197,19 +197,16 @@ class Calls:
         count = len(key) // self.engine.page_size
         if not count:
             return b"", None
-        own = self._own_from(key, value, count * self.engine.page_size)
-        rid = self.name("i")
         size = self.engine.page_size
+        start = self._own_from(key, value, count * size)
+        rid = self.name("i")
         text = self._given_key(key, count * size)
-        slots = value[own * size : count * size]
-        pages: Any = self.engine.device_slots.pages(slots)
-        # All of it is in the tree: one page more, taken and given back, says the same.
-        start = own if pages else own - 1
+        pages = self.engine.device_slots.pages(value[start * size : count * size])
         op = lines.op(
             b"insert", rid=rid, key=text, start=start,
             chunked=bool(given("chunked", 2)), priority=int(given("priority", 3) or 0),
         )  # fmt: skip
-        return op, (rid, text, start, pages or self._made_up(1))
+        return op, (rid, text, start, pages)
 
     def _own_from(self, key: Any, value: torch.Tensor, count: int) -> int:
         """How many leading pages of `value` are those that the tree has for the key."""
@@ -238,12 +235,13 @@ class Calls:
             return
         rid, text, start, pages = details
         prefix = self.pages(getattr(result, "prefix_len", result))
-        self._forget_outside()
-        self.step(lines.op(b"take_pages", rid=rid, n=len(pages)), lines.told(b"took", pages=pages))
-        self.step(lines.op(b"forward", rid=rid, key=text, start=start))
-        # The pass has read what was loaded for it, so that is there, whether the scheduler has looked or not.
-        self._end(self.copies.to_end())
-        self.step(lines.op(b"forward_done", rid=rid))
+        if pages:
+            self._forget_outside()
+            self.step(lines.op(b"take_pages", rid=rid, n=len(pages)), lines.told(b"took", pages=pages))
+            self.step(lines.op(b"forward", rid=rid, key=text, start=start))
+            # The pass has read what was loaded for it, so that is there, whether the scheduler has looked or not.
+            self._end(self.copies.to_end())
+            self.step(lines.op(b"forward_done", rid=rid))
         self.step(op, lines.told(b"inserted", prefix=prefix, given_back=pages[: max(prefix - start, 0)]))
 
     # -- room -------------------------------------------------------------------------------------------------------

@@ -214,12 +214,14 @@ class Caller:
     def on_insert(self, op: ops.Insert) -> Inserted | Invalid:
         """The cache has taken the pages, but for duplicates, which are free (upstream: cache_finished_req)."""
         request = self.books.requests.get(op.rid)
+        if request is None and op.start and op.start == self.engine.page_count(op.key):
+            request = Request((), op.key)
         if request is None or request.key is None:
             return Invalid(why=f"no request {op.rid} whose pages are written")
         prefix = self._resident_prefix(op.key, op.start)
         if prefix is None or op.start + len(request.pages) != self.engine.page_count(op.key):
             return Invalid(why=f"the first {op.start} pages are not resident, or the rest does not fit")
-        del self.books.requests[op.rid]
+        self.books.requests.pop(op.rid, None)
         slots = self.engine.device_slots.slots((*prefix, *request.pages))
         known = self.engine.insert(op.key, slots, chunked=op.chunked, priority=op.priority) // self.engine.page_size
         duplicates = request.pages[: max(known - op.start, 0)]
