@@ -7,6 +7,7 @@ import json
 import random
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,9 @@ from hicache_ref.adapters.sglang_hiradix.child import SglangHiRadix
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
 from hicache_ref.adapters.sglang_hiradix.fitting import set_batch
 from hicache_ref.adapters.sglang_hiradix.setup import Setup
+from hicache_ref.adapters.sglang_hiradix.stepper import Answer, StepThread
 from hicache_ref.adapters.sglang_hiradix.wheels import root_of
+from hicache_ref.adapters.sglang_hiradix.workers import SYNCS
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.profile import RULES, Profile, Sizes
 from hicache_ref.vocabulary.storage import StorageSettings
@@ -37,6 +40,9 @@ class Wanted(NamedTuple):
     policy: str = "write_through"
     storage: str | None = None
     """The prefetch policy where there is storage."""
+
+    short: float = 0.2
+    """How many reads of storage are cut short."""
 
     look_every: int = 20
 
@@ -60,6 +66,8 @@ class Scheduler:
         self.rng = random.Random(wanted.seed)
         self.running: list[Request] = []
         self.past: list[tuple[int, ...]] = []
+        self.waiting: list[str] = []
+        self.asked = 0
 
     def key(self) -> tuple[int, ...]:
         """A new prompt, or one that shares a prefix with an earlier one."""
@@ -139,12 +147,64 @@ class Scheduler:
         """Room is made before it is needed."""
         self.engine.evict(self.rng.randrange(1, 8) * self.wanted.page_size)
 
+    # -- storage ----------------------------------------------------------------------------------------------------
+
+    def prefetch(self) -> None:
+        """A request that waits asks storage for what comes after its match, if that ends on host."""
+        tokens = self.rng.choice(self.past) if self.past and self.rng.random() < 0.8 else self.key()
+        found = self.engine.match(Key(tokens=tokens))
+        matched = len(found.device_indices) + found.host_hit_length
+        anchor = found.last_host_node
+        depth = len(self.engine.key_of_node(anchor).tokens)
+        self.asked += 1
+        rid = f"r{self.asked}"
+        if depth == matched and matched < len(tokens):
+            self.engine.prefetch(rid, anchor, Key(tokens=tokens), matched)
+            self.waiting.append(rid)
+
+    def progress(self) -> None:
+        """The scheduler asks whether a request may go on; now and then the request has gone."""
+        if not self.waiting:
+            return
+        rid = self.rng.choice(self.waiting)
+        handle = self.engine.handle(rid)
+        if self.rng.random() < 0.2 and hasattr(self.cache, "release_aborted_request"):
+            self.cache.release_aborted_request(handle)
+        elif not self.cache.check_prefetch_progress(handle):
+            return
+        elif hasattr(self.cache, "pop_prefetch_loaded_tokens"):
+            self.cache.pop_prefetch_loaded_tokens(handle)
+        self.waiting.remove(rid)
+
+    def flush(self) -> None:
+        """Device and host are given up as far as may be, so that storage is asked again."""
+        self.engine.evict(self.wanted.device * self.wanted.page_size)
+        self.cache.evict_host(self.wanted.host * self.wanted.page_size)
+
+    def work(self) -> None:
+        """One of the threads of storage does what it does between two looks at its queue, or one batch of that."""
+        able = [each for each in StepThread.living if each.is_alive() and not each.is_idle()]
+        if not able:
+            return
+        thread = self.rng.choice(able)
+        answer = None
+        if thread.at.kind == "call" and thread.at.name == "batch_get" and self.rng.random() < self.wanted.short:
+            answer = Answer(self.rng.randrange(len(thread.at.keys)))
+        thread.step(answer)
+        while thread.is_alive() and thread.at.kind not in ("call", "get", "wait"):
+            thread.step()
+        for sync in list(StepThread.living):
+            while sync.name == SYNCS and sync.is_alive() and not sync.is_idle():
+                sync.step()
+
     def turn(self) -> None:
         """Something happens."""
-        act = self.rng.choices(
-            (self.prefill, self.finish, self.poll, self.evict), (4, 4, 4, 1)
-        )[0]
-        act()
+        acts: list[tuple[Callable[[], None], float]] = [
+            (self.prefill, 4), (self.finish, 4), (self.poll, 4), (self.evict, 1),
+        ]  # fmt: skip
+        if self.wanted.storage is not None:
+            acts += [(self.prefetch, 2), (self.progress, 2), (self.work, 8), (self.flush, 0.5)]
+        self.rng.choices([act for act, _ in acts], [weight for _, weight in acts])[0]()
 
 
 def run(wanted: Wanted) -> dict[str, float]:
@@ -155,7 +215,10 @@ def run(wanted: Wanted) -> dict[str, float]:
     rules = RULES[traits.preset].model_copy(update={"write_policy": wanted.policy})
     set_batch(traits, sizes.storage_batch)
     engine = Engine(traits, Profile(rules=rules, sizes=sizes), adapter._folder, adapter._clock, events=False)
-    engine.make(None)
+    settings = None
+    if wanted.storage is not None:
+        settings = StorageSettings.model_validate({"prefetch_policy": wanted.storage, "prefetch_threshold": 1})
+    engine.make(settings)
     recorder = record(engine.cache, wanted.path, look_every=wanted.look_every) if wanted.path else None
     scheduler = Scheduler(engine, wanted)
     began = time.process_time()

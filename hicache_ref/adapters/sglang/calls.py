@@ -16,10 +16,11 @@ from hicache_ref.adapters.sglang.looking import OUTSIDE, look
 from hicache_ref.adapters.sglang.tickets import Copies
 from hicache_ref.adapters.sglang.writing import TraceWriter
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
-from hicache_ref.vocabulary.ids import TicketId
+from hicache_ref.vocabulary.ids import Pages, TicketId
 from hicache_ref.vocabulary.keys import Key
 
 _KEYS_KEPT = 256
+_COUNTED = ("backups", "loads", "answers", "reads", "writes")
 
 
 class CannotSay(Exception):
@@ -68,12 +69,23 @@ class Calls:
     def look(self) -> None:
         """The tree as it is now is written, after a step that does nothing."""
         self._forget_outside()
-        seen = look(self.engine, {})
+        seen = look(self.engine, self.prefetch_pages())
         outside = seen.requests.get(OUTSIDE, ())
         if outside:
             self._outside = len(outside)
             self.step(lines.op(b"take_pages", rid=OUTSIDE, n=len(outside)), lines.told(b"took", pages=outside))
         self.step(lines.op(b"poll"), lines.seen(seen))
+
+    def begin(self) -> None:
+        """A call begins."""
+
+    def prefetch_pages(self) -> dict[str, Pages]:
+        """The host pages that prefetches have, by name: none here."""
+        return {}
+
+    def polled_storage(self) -> dict[str, Any]:
+        """What the scheduler has learned of storage in this call: nothing here."""
+        return {}
 
     # -- keys and pages ---------------------------------------------------------------------------------------------
 
@@ -307,13 +319,16 @@ class Calls:
         """What had ended is known now: `settle` finds it."""
 
     def settle(self) -> None:
-        """What the cache has learned in the last call is written: copies end in the trace when it knows of them."""
+        """What the scheduler has learned in the last call is written: work ends in the trace when it knows of it."""
         backups, loads = self.copies.applied(self.number)
         self._end(self.copies.to_end([*backups, *loads]))
         self.copies.forget([*backups, *loads])
-        if backups or loads:
-            op = lines.op(b"poll", backups=len(backups), loads=len(loads))
-            self.step(op, lines.told(b"polled", backups=backups, loads=loads))
+        found = {"backups": backups, "loads": loads} | self.polled_storage()
+        told = {name: value for name, value in found.items() if value}
+        if told:
+            agreed = {name: len(told[name]) for name in _COUNTED if name in told}
+            agreed |= {"releases": told["releases"]} if "releases" in told else {}
+            self.step(lines.op(b"poll", **agreed), lines.told(b"polled", **told))
 
     def _end(self, tickets: list[TicketId]) -> None:
         for ticket in tickets:
@@ -323,8 +338,8 @@ class Calls:
 
     def after_reset(self, noted: None, result: Any) -> None:
         """The cache is as new."""
-        if len(self.copies):
-            raise CannotSay("a reset while copies are under way")
+        if len(self.copies) or self.prefetch_pages():
+            raise CannotSay("a reset while copies or storage are at work")
         self._outside = 0
         self._receipts.clear()
         self.step(lines.op(b"reset"))

@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
-from hicache_ref.adapters.sglang_hiradix.observe import segments_of
+from hicache_ref.adapters.sglang_hiradix.observe import queued_host, segments_of
 from hicache_ref.vocabulary.ids import Pages
 from hicache_ref.vocabulary.observation import Counts, Observation
+
+OUTSIDE = "outside"
+"""The request that stands for whoever holds device pages that are not in the tree."""
 
 
 def look(engine: Engine, prefetches: Mapping[str, Pages]) -> Observation:
@@ -23,15 +26,3 @@ def look(engine: Engine, prefetches: Mapping[str, Pages]) -> Observation:
         level="tree", counts=counts, free_device=free_device, free_host=free_host, segments=segments,
         requests={OUTSIDE: outside} if outside else {}, queued_host=queued_host(engine), prefetch_host=dict(prefetches),
     )  # fmt: skip
-
-
-OUTSIDE = "outside"
-"""The request that stands for whoever holds device pages that are not in the tree."""
-
-
-def queued_host(engine: Engine) -> Pages:
-    """Host pages that wait to be freed."""
-    queue = getattr(engine.controller, "host_mem_release_queue", None)
-    if queue is None:
-        return ()
-    return tuple(page for item in list(queue.queue) for page in engine.host_slots.pages(item))

@@ -7,19 +7,32 @@ scheduler learns of it. A fault of the recorder's own ends the recording and nev
 
 import time
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from pydantic_core import to_json
 
 from hicache_ref.adapters.sglang import lines
-from hicache_ref.adapters.sglang.calls import Calls, CannotSay
+from hicache_ref.adapters.sglang.calls import CannotSay
+from hicache_ref.adapters.sglang.storing import StoringCalls
 from hicache_ref.adapters.sglang.writing import TraceWriter
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
 from hicache_ref.trace import TraceError
 
 _LOOKING_SHARE = 0.03
 """Of the cache's own time, so much at most is spent on looking at the whole tree."""
+
+_QUEUES = (
+    "prefetch_revoke_queue",
+    "prefetch_hit_queue",
+    "ack_prefetch_queue",
+    "ack_backup_queue",
+    "host_mem_release_queue",
+)
+"""Queues of a controller from which its scheduler takes."""
+
+_UNSET = object()
+"""Stands for what an object has from its class."""
 
 Before = Callable[..., Any]
 After = Callable[[Any, Any], None]
@@ -35,13 +48,13 @@ class Recorder:
         self.cache_seconds = 0.0
         """What the recorded calls took, without the recorder."""
 
-        self.calls = Calls(engine, writer)
+        self.calls = StoringCalls(engine, writer)
         self._cache = engine.cache
         self._writer = writer
         self._look_every = look_every
         self._next_look, self._looks_from = look_every, 0.0
         self._inside = False
-        self._wrapped: list[tuple[Any, str]] = []
+        self._wrapped: list[tuple[Any, str, Any]] = []
         self._wrap_all()
 
     def _wrap_all(self) -> None:
@@ -60,8 +73,50 @@ class Recorder:
             ("writing_check", calls.before_nothing, calls.after_poll),
             ("loading_check", calls.before_nothing, calls.after_poll),
             ("reset", calls.before_nothing, calls.after_reset),
+            ("prefetch_from_storage", calls.before_prefetch, calls.after_prefetch),
+            ("check_prefetch_progress", calls.before_progress, calls.after_progress),
+            ("pop_prefetch_loaded_tokens", calls.before_progress, calls.after_pop),
+            ("release_aborted_request", calls.before_progress, calls.after_abort),
+            ("drain_storage_control_queues", calls.before_nothing, calls.after_poll),
+            ("attach_storage_backend", calls.before_nothing, self._after_attach),
+            ("detach_storage_backend", calls.before_nothing, calls.after_detach),
+            ("clear_storage_backend", calls.before_nothing, calls.after_clear),
         ):
             self._wrap(name, before, after)
+        self._watch(self._cache, "_insert_helper_host", calls.on_host_insert)
+        self._watch_storage()
+
+    def _watch_storage(self) -> None:
+        """The controller's threads and queues are watched; new ones too, after storage was attached anew."""
+        controller, threads, calls = self._cache.cache_controller, self.calls.threads, self.calls
+        for name, stand_in in (
+            ("_storage_hit_query", threads.query),
+            ("page_get_func", threads.get_pages),
+            ("_page_transfer", threads.transfer),
+            ("_page_backup", threads.backup),
+        ):
+            self._stand_in(controller, name, stand_in)
+        self._watch(controller, "write_storage", calls.on_backup)
+        self._watch(self._cache, "write_backup_storage", calls.on_write_storage)
+        for name in _QUEUES:
+            queue = getattr(controller, name, None)
+            if queue is not None and "get" not in queue.__dict__:
+                self._watch(queue, "get", partial(self._on_get, name))
+
+    def _on_get(self, name: str, item: Any, *args: Any, **kwargs: Any) -> None:
+        if self._inside:
+            self.calls.on_get(name, item)
+
+    def _after_attach(self, noted: Any, result: Any) -> None:
+        self._watch_storage()
+        self.calls.after_attach(noted, result)
+
+    def _stand_in(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
+        original = getattr(owner, name, None)
+        if original is not None and not hasattr(original, "recorded"):
+            stands = wraps(original)(partial(by, original))
+            stands.recorded = True
+            self._replace(owner, name, stands)
 
     # -- wrapping ---------------------------------------------------------------------------------------------------
 
@@ -77,6 +132,7 @@ class Recorder:
             self._inside = True
             self.calls.number += 1
             try:
+                self._guarded(self.calls.begin)
                 noted = self._guarded(before, *args, **kwargs)
                 began = time.perf_counter()
                 try:
@@ -107,8 +163,8 @@ class Recorder:
         self._replace(owner, name, watched)
 
     def _replace(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
+        self._wrapped.append((owner, name, owner.__dict__.get(name, _UNSET)))
         setattr(owner, name, by)
-        self._wrapped.append((owner, name))
 
     def _guarded(self, act: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What `act` returns. Its failure ends the recording."""
@@ -154,8 +210,11 @@ class Recorder:
 
     def close(self) -> None:
         """The file is complete, and the cache is as it was. Raises TraceError where there is no room for the rest."""
-        for owner, name in reversed(self._wrapped):
-            owner.__dict__.pop(name, None)
+        for owner, name, before in reversed(self._wrapped):
+            if before is _UNSET:
+                owner.__dict__.pop(name, None)
+            else:
+                setattr(owner, name, before)
         self._wrapped.clear()
         if self.ended is None:
             self.ended = "closed"

@@ -34,43 +34,17 @@ class ObservedCaller(StoringCaller):
         if not depth:
             return Observation(level=level, counts=counts, copies=self._issued(), events=self._events())
         segments = tuple(segments_of(engine, shows_locks=depth > 1))
-        prefetch = {name: self._pages_of(fetch) for name, fetch in self.books.fetches.items()}
+        prefetch = {
+            name: pages_of(engine, fetch, is_open=self.is_open(fetch)) for name, fetch in self.books.fetches.items()
+        }
         requests = {rid: request.pages for rid, request in self.books.requests.items()}
         observation = Observation(
             level=level, counts=counts, free_device=free_device, free_host=free_host, segments=segments,
             requests=requests, copies=self._issued(), held_device=tuple(sorted(self.books.held)),
-            queued_host=self._queued(), prefetch_host={name: pages for name, pages in prefetch.items() if pages},
+            queued_host=queued_host(engine), prefetch_host={name: pages for name, pages in prefetch.items() if pages},
             events=self._events(),
         )  # fmt: skip
         return observation if depth < LEVELS.index("bytes") else self._with_contents(observation)
-
-    # -- storage ----------------------------------------------------------------------------------------------------
-
-    def _pages_of(self, fetch: Fetch) -> Pages:
-        """The host pages that are the operation's: what it has, less what was handed on.
-
-        Its I/O over, an open one keeps what was read, since up to 0.5.16 the worker has queued the rest. A closed one
-        keeps what was not read until its end is applied.
-        """
-        operation = fetch.operation
-        if operation.host_indices is None:
-            return ()
-        pages = self.engine.host_slots.pages(operation.host_indices)
-        done = operation.completed_tokens // self.engine.page_size
-        queues_rest = not self.engine.traits.acknowledges_batches
-        if fetch.stage == "dead" and not self.is_open(fetch):
-            return ()
-        if fetch.stage == "answered" and self.engine.traits.allocates_before:
-            return ()
-        if fetch.stage == "ended" and queues_rest:
-            return pages[:done] if self.is_open(fetch) else ()
-        return pages if self.is_open(fetch) else pages[done:]
-
-    def _queued(self) -> Pages:
-        queue = getattr(self.engine.controller, "host_mem_release_queue", None)
-        if queue is None:
-            return ()
-        return tuple(page for item in queue.queue for page in self.engine.host_slots.pages(item))
 
     # -- news -------------------------------------------------------------------------------------------------------
 
@@ -102,6 +76,35 @@ class ObservedCaller(StoringCaller):
                 if held is not None:
                     contents[f"{tier}:{page}"] = held
         return observation.model_copy(update={"contents": contents})
+
+
+def pages_of(engine: Engine, fetch: Fetch, *, is_open: bool) -> Pages:
+    """The host pages that the operation has, less what was handed on; `is_open` says whether a request waits for it.
+
+    Its I/O over, an open one keeps what was read, since up to 0.5.16 the worker has queued the rest. A closed one
+    keeps what was not read until its end is applied.
+    """
+    operation = fetch.operation
+    if operation.host_indices is None:
+        return ()
+    pages = engine.host_slots.pages(operation.host_indices)
+    done = operation.completed_tokens // engine.page_size
+    queues_rest = not engine.traits.acknowledges_batches
+    if fetch.stage == "dead" and not is_open:
+        return ()
+    if fetch.stage == "answered" and engine.traits.allocates_before:
+        return ()
+    if fetch.stage == "ended" and queues_rest:
+        return pages[:done] if is_open else ()
+    return pages if is_open else pages[done:]
+
+
+def queued_host(engine: Engine) -> Pages:
+    """Host pages that wait to be freed."""
+    queue = getattr(engine.controller, "host_mem_release_queue", None)
+    if queue is None:
+        return ()
+    return tuple(page for item in list(queue.queue) for page in engine.host_slots.pages(item))
 
 
 def segments_of(engine: Engine, *, shows_locks: bool) -> Iterator[Segment]:
