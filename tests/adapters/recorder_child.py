@@ -44,7 +44,11 @@ class Wanted(NamedTuple):
     short: float = 0.2
     """How many reads of storage are cut short."""
 
+    prompt: bool = False
+    """Whether copies end, and are known to have, as soon as a request has."""
+
     look_every: int = 20
+    looking_share: float = 0.03
 
 
 class Request(NamedTuple):
@@ -132,12 +136,14 @@ class Scheduler:
                 self.engine.allocator.free(request.slots[request.matched : known])
             self.past.append(request.tokens)
         self.cache.dec_lock_ref(request.node)
+        if self.wanted.prompt:
+            self.poll()
 
     def poll(self) -> None:
         """Some of the copies have ended, and the scheduler looks."""
         controller = self.engine.controller
         for queue in (controller.ack_write_queue, controller.ack_load_queue):
-            for ack in list(queue)[: self.rng.randrange(4)]:
+            for ack in list(queue)[: None if self.wanted.prompt else self.rng.randrange(4)]:
                 event = getattr(ack, "finish_event", None) or ack[1]
                 event.do_work()
                 event.is_pending = False
@@ -219,7 +225,11 @@ def run(wanted: Wanted) -> dict[str, float]:
     if wanted.storage is not None:
         settings = StorageSettings.model_validate({"prefetch_policy": wanted.storage, "prefetch_threshold": 1})
     engine.make(settings)
-    recorder = record(engine.cache, wanted.path, look_every=wanted.look_every) if wanted.path else None
+    recorder = None
+    if wanted.path:
+        recorder = record(
+            engine.cache, wanted.path, look_every=wanted.look_every, looking_share=wanted.looking_share
+        )
     scheduler = Scheduler(engine, wanted)
     began = time.process_time()
     try:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hicache_ref.adapters.sglang.recorder import Recorder
+from hicache_ref.adapters.sglang.recorder import LOOKING_SHARE, Recorder
 from hicache_ref.adapters.sglang.shape import RecordError, header_of, tree_of
 from hicache_ref.adapters.sglang.writing import TraceWriter
 
@@ -17,14 +17,17 @@ VARIABLE = "HICACHE_REF_RECORD"
 __all__ = ["VARIABLE", "RecordError", "Recorder", "record", "record_if_asked"]
 
 
-def record(cache: Any, path: Path | str, *, look_every: int = 1000) -> Recorder:
+def record(
+    cache: Any, path: Path | str, *, look_every: int = 1000, looking_share: float = LOOKING_SHARE
+) -> Recorder:
     """What happens to `cache` from now on is written to `path`; `hicache-ref check --trace` judges it.
 
-    The tree is looked at after `look_every` steps, or later where that would cost too much. Raises RecordError if the
-    cache is not as new or of a kind that the trace has no words for, TraceError where the file cannot be written.
+    The whole tree is looked at after `look_every` steps, or later: looking takes no more than `looking_share` of the
+    cache's own time. Raises RecordError if the cache is not as new or of a kind that the trace has no words for,
+    TraceError where the file cannot be written.
     """
     engine = tree_of(cache)
-    return Recorder(engine, TraceWriter(path, header_of(engine)), look_every)
+    return Recorder(engine, TraceWriter(path, header_of(engine)), look_every, looking_share)
 
 
 def record_if_asked(cache: Any) -> Recorder | None:

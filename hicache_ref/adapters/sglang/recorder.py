@@ -19,8 +19,8 @@ from hicache_ref.adapters.sglang.writing import TraceWriter
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
 from hicache_ref.trace import TraceError
 
-_LOOKING_SHARE = 0.03
-"""Of the cache's own time, so much at most is spent on looking at the whole tree."""
+LOOKING_SHARE = 0.03
+"""Of the cache's own time, so much at most is spent on looking at the whole tree, unless somebody says otherwise."""
 
 _QUEUES = (
     "prefetch_revoke_queue",
@@ -41,7 +41,7 @@ After = Callable[[Any, Any], None]
 class Recorder:
     """Writes what happens to the cache of `engine`, until `close`, or until a call that the trace has no words for."""
 
-    def __init__(self, engine: Engine, writer: TraceWriter, look_every: int) -> None:
+    def __init__(self, engine: Engine, writer: TraceWriter, look_every: int, looking_share: float) -> None:
         self.ended: str | None = None
         """Why nothing is written any more; None while it is."""
 
@@ -51,7 +51,7 @@ class Recorder:
         self.calls = StoringCalls(engine, writer)
         self._cache = engine.cache
         self._writer = writer
-        self._look_every = look_every
+        self._look_every, self._looking_share = look_every, looking_share
         self._next_look, self._looks_from = look_every, 0.0
         self._inside = False
         self._wrapped: list[tuple[Any, str, Any]] = []
@@ -186,7 +186,7 @@ class Recorder:
             self.calls.look()
             took = time.perf_counter() - began
             self._next_look = self._writer.steps + self._look_every
-            self._looks_from = self.cache_seconds + took / _LOOKING_SHARE
+            self._looks_from = self.cache_seconds + took / self._looking_share
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
