@@ -78,6 +78,7 @@ class Calls:
 
     def begin(self) -> None:
         """A call begins."""
+        self.polled = False
 
     def prefetch_pages(self) -> dict[str, Pages]:
         """The host pages that prefetches have, by name: none here."""
@@ -317,6 +318,10 @@ class Calls:
 
     def after_poll(self, noted: None, result: Any) -> None:
         """What had ended is known now: `settle` finds it."""
+        self.polled = True
+
+    polled = False
+    """Whether the scheduler has looked in this call."""
 
     def settle(self) -> None:
         """What the scheduler has learned in the last call is written: work ends in the trace when it knows of it."""

@@ -92,18 +92,21 @@ def _batch(controller: Any, traits: Traits) -> int:
 def settings_of(engine: Engine) -> StorageSettings:
     """How storage is used, now."""
     cache = engine.cache
-    given = getattr(cache, "prefetch_timeout_config", None)
     settings: dict[str, object] = {
         "prefetch_policy": cache.prefetch_stop_policy,
         "prefetch_threshold": cache.prefetch_threshold,
         "pass_prefix_keys": bool(getattr(cache, "hicache_storage_pass_prefix_keys", False)),
     }
-    base = getattr(given, "base", getattr(cache, "prefetch_timeout_base", None))
-    per_ki_token = getattr(given, "per_ki_token", getattr(cache, "prefetch_timeout_per_ki_token", None))
-    longest = getattr(given, "max", None)
-    if base is None:
-        base, per_ki_token = getattr(cache, "prefetch_timeout", 0), 0.0
-    settings |= {"prefetch_timeout_base": base, "prefetch_timeout_per_ki_token": per_ki_token}
-    if longest is not None and longest < _NO_MAXIMUM_SECONDS:
-        settings["prefetch_timeout_max"] = longest
+    config = getattr(cache, "prefetch_timeout_config", None)
+    if config is not None:
+        settings |= {"prefetch_timeout_base": config.base, "prefetch_timeout_per_ki_token": config.per_ki_token}
+        if config.max < _NO_MAXIMUM_SECONDS:
+            settings["prefetch_timeout_max"] = config.max
+    elif hasattr(cache, "prefetch_timeout_per_page"):
+        per_ki_token = cache.prefetch_timeout_per_page * 1024 / cache.page_size
+        settings |= {
+            "prefetch_timeout_base": cache.prefetch_timeout_base, "prefetch_timeout_per_ki_token": per_ki_token
+        }  # fmt: skip
+    else:
+        settings |= {"prefetch_timeout_base": cache.prefetch_timeout, "prefetch_timeout_per_ki_token": 0.0}
     return StorageSettings.model_validate(settings)

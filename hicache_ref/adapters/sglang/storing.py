@@ -35,8 +35,14 @@ class StoringCalls(Calls):
         super().__init__(engine, writer)
         self.threads = Threads(engine.controller, engine.page_size)
         self._fetches: dict[str, Fetch] = {}
+        self._answers: list[Fetch] = []
+        """Prefetches whose answer the scheduler has not seen, in the order in which storage gave them."""
+
         self._reads: list[Fetch] = []
         """Batches read of which the trace has not told the scheduler, in order."""
+
+        self._tails: set[int] = set()
+        """Host pages that a read has not filled and its thread gives up: with the read's end, as a trace has it."""
 
         self._writes: dict[str, _Write] = {}
         self._hosted: tuple[int, int] | None = None
@@ -85,12 +91,17 @@ class StoringCalls(Calls):
         enough = note.hits * self.engine.page_size >= max(self.cache.prefetch_threshold, self.engine.page_size)
         goes_on = self.engine.traits.allocates_before and enough and not note.raised
         fetch.stage = "reading" if goes_on else "answered"
+        if not goes_on:
+            self._answers.append(fetch)
         self.step(lines.op(b"query_done", id=fetch.name, hits=note.hits, raised=note.raised or None))
 
     def _write_read(self, note: Read) -> None:
         fetch = self._fetch_of(note.operation)
         if note.ends:
             fetch.stage = "ended"
+            if not self.engine.traits.acknowledges_batches:
+                done = fetch.operation.completed_tokens
+                self._tails.update(self.engine.host_slots.pages(fetch.operation.host_indices[done:]))
         self._reads.append(fetch)
         self.step(lines.op(b"read_done", id=fetch.name, pages=note.pages, raised=note.raised or None))
 
@@ -203,15 +214,17 @@ class StoringCalls(Calls):
 
     def polled_storage(self) -> dict[str, Any]:
         """What the scheduler has learned of storage in this call, as a poll tells it."""
-        self.catch_up()
+        if self.polled:
+            self.catch_up()
         drained, self._drained = self._drained, []
         took = {name: [item for queue, item in drained if queue == name] for name, _ in drained}
         answers = [*took.get("prefetch_revoke_queue", ()), *took.get("prefetch_hit_queue", ())]
-        answered = [self._answered(each) for each in answers]
+        answered = sorted(map(self._answered, answers), key=self._answers.index)
+        del self._answers[: len(answered)]
         revoked = [fetch.name for fetch in answered if self._is_revoked(fetch)]
         known, committed = self._known_reads(took.get("ack_prefetch_queue", []))
         written = [write for op in took.get("ack_backup_queue", ()) for write in self._written(op)]
-        released = sum(self.pages(len(item)) for item in took.get("host_mem_release_queue", ()))
+        released = self._released(took.get("host_mem_release_queue", []))
         self._forget_closed()
         return {
             "answers": [fetch.name for fetch in answered],
@@ -222,6 +235,13 @@ class StoringCalls(Calls):
             "given_up": [write.name for write in written if write.done < write.pages],
             "releases": released,
         }
+
+    def _released(self, items: list[Any]) -> int:
+        """How many pages were freed that had waited for it, without the tails of reads."""
+        pages = [page for item in items for page in self.engine.host_slots.pages(item)]
+        count = sum(page not in self._tails for page in pages)
+        self._tails.difference_update(pages)
+        return count
 
     def _answered(self, given: Any) -> Fetch:
         """The prefetch of an answer, which is an operation or, up to 0.5.15, a request."""
@@ -245,6 +265,8 @@ class StoringCalls(Calls):
     def _known_reads(self, acks: list[Any]) -> tuple[list[str], list[str]]:
         """The batches that the scheduler knows of now, and the prefetches that this has committed."""
         if not self.engine.traits.acknowledges_batches:
+            if not self.polled:
+                return [], []
             known = [fetch.name for fetch in self._reads]
             self._reads.clear()
             return known, []
@@ -271,6 +293,7 @@ class StoringCalls(Calls):
 
     def begin(self) -> None:
         """A call begins: what threads have done before is written, and who waits is known."""
+        super().begin()
         self.catch_up()
         self.open_before = frozenset(name for name, each in self._fetches.items() if self.is_open(each))
 
