@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
+from pydantic_core import to_json
 
 from hicache_ref.adapters.sglang import lines
 from hicache_ref.adapters.sglang.looking import OUTSIDE, look
@@ -17,9 +18,9 @@ from hicache_ref.adapters.sglang.tickets import Copies
 from hicache_ref.adapters.sglang.writing import TraceWriter
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
 from hicache_ref.vocabulary.ids import Pages, TicketId
-from hicache_ref.vocabulary.keys import Key
 
 _KEYS_KEPT = 256
+_KEY_HEAD = len(b'{"tokens":[')
 _COUNTED = ("backups", "loads", "answers", "reads", "writes")
 
 
@@ -84,6 +85,10 @@ class Calls:
         """The host pages that prefetches have, by name: none here."""
         return {}
 
+    def has_news(self) -> bool:
+        """Whether the scheduler may have learned something of storage in this call: nothing here."""
+        return False
+
     def polled_storage(self) -> dict[str, Any]:
         """What the scheduler has learned of storage in this call: nothing here."""
         return {}
@@ -93,6 +98,11 @@ class Calls:
     def pages(self, tokens: int) -> int:
         """How many pages that many tokens fill."""
         return int(tokens) // self.engine.page_size
+
+    def device_pages(self, slots: torch.Tensor) -> list[int]:
+        """The device pages that begin in `slots`, which are whole pages."""
+        size, offset = self.engine.page_size, self.engine.device_slots.offset
+        return [slot // size - offset for slot in slots[::size].tolist()]
 
     def tokens_of(self, node: Any) -> list[int]:
         """The tokens from the root to the end of the node."""
@@ -117,9 +127,13 @@ class Calls:
             self._keys.popitem(last=False)
         return made
 
-    def ticket_key(self, node: Any) -> Key:
-        """The key after which an operation on this node is named."""
-        return Key.model_construct(tokens=tuple(self.tokens_of(node)), extra=self.engine.extra_of_node(node))
+    def text_of(self, node: Any) -> tuple[str, int]:
+        """The key of the node as operations are named after it, and its number of tokens."""
+        made = self.key_of(node)
+        end = made.index(b"]")
+        tokens = made[_KEY_HEAD:end].replace(b",", b".").decode()
+        extra = self.engine.extra_of_node(node)
+        return tokens if extra is None else f"{extra}/{tokens}", tokens.count(".") + 1
 
     def name(self, kind: str) -> str:
         """A name that nothing had before."""
@@ -161,20 +175,14 @@ class Calls:
         """The key that is asked for."""
         key = Given(args, kwargs)("key")
         size = self.engine.page_size
-        return (lines.op(b"match_prefix", key=self._given_key(key, len(key) // size * size)),)
+        return (b'{"op":"match_prefix","key":%b}' % self._given_key(key, len(key) // size * size),)
 
     def after_match(self, noted: tuple[bytes], found: Any) -> None:
         """What was found of it."""
         device, host = found.last_device_node, found.last_host_node
-        told = lines.told(
-            b"matched",
-            device=self.engine.device_slots.pages(found.device_indices),
-            host_hit=self.pages(found.host_hit_length),
-            last_device_node=self.key_of(device),
-            last_host_node=self.key_of(host),
-            best=self.key_of(host if found.host_hit_length else device),
-        )
-        self.step(noted[0], told)
+        ends = self.key_of(device), self.key_of(host), self.key_of(host if found.host_hit_length else device)
+        pages = to_json(self.device_pages(found.device_indices))
+        self.step(noted[0], lines.MATCHED % (pages, self.pages(found.host_hit_length), *ends))
 
     def before_lock(self, node: Any, *rest: Any, **more: Any) -> Any:
         """The node."""
@@ -186,7 +194,7 @@ class Calls:
             return
         receipt = self.name("l")
         self._receipts.setdefault(id(node), (node, []))[1].append(receipt)
-        self.step(lines.op(b"lock", receipt=receipt, key=self.key_of(node), at="node"))
+        self.step(b'{"op":"lock","receipt":"%b","key":%b,"at":"node"}' % (receipt.encode(), self.key_of(node)))
 
     def after_unlock(self, node: Any, result: Any) -> None:
         """One of the node's receipts is used up; they are alike."""
@@ -195,7 +203,7 @@ class Calls:
         held = self._receipts.get(id(node))
         if held is None:
             raise CannotSay("a node is unlocked that nobody has locked since the recording began")
-        self.step(lines.op(b"unlock", receipt=held[1].pop()))
+        self.step(b'{"op":"unlock","receipt":"%b"}' % held[1].pop().encode())
         if not held[1]:
             del self._receipts[id(node)]
 
@@ -214,7 +222,7 @@ class Calls:
         start = self._own_from(key, value, count * size)
         rid = self.name("i")
         text = self._given_key(key, count * size)
-        pages = self.engine.device_slots.pages(value[start * size : count * size])
+        pages = self.device_pages(value[start * size : count * size])
         op = lines.op(
             b"insert", rid=rid, key=text, start=start,
             chunked=bool(given("chunked", 2)), priority=int(given("priority", 3) or 0),
@@ -229,9 +237,9 @@ class Calls:
             if child is None or child.value is None:
                 break
             length = min(len(child.value), count - at)
-            same = child.value[:length] == value[at : at + length]
-            if not bool(same.all()):
-                at += int(same.int().cumprod(0).sum())
+            theirs, own = child.value[:length], value[at : at + length]
+            if not torch.equal(theirs, own):
+                at += int((theirs == own).int().cumprod(0).sum())
                 break
             node, at = child, at + length
         return at // size
@@ -250,11 +258,12 @@ class Calls:
         prefix = self.pages(getattr(result, "prefix_len", result))
         if pages:
             self._forget_outside()
-            self.step(lines.op(b"take_pages", rid=rid, n=len(pages)), lines.told(b"took", pages=pages))
-            self.step(lines.op(b"forward", rid=rid, key=text, start=start))
+            name = rid.encode()
+            self.step(b'{"op":"take_pages","rid":"%b","n":%d}' % (name, len(pages)), lines.TOOK % to_json(pages))
+            self.step(b'{"op":"forward","rid":"%b","key":%b,"start":%d}' % (name, text, start))
             # The pass has read what was loaded for it, so that is there, whether the scheduler has looked or not.
             self._end(self.copies.to_end())
-            self.step(lines.op(b"forward_done", rid=rid))
+            self.step(b'{"op":"forward_done","rid":"%b"}' % name)
         self.step(op, lines.told(b"inserted", prefix=prefix, given_back=pages[: max(prefix - start, 0)]))
 
     # -- room -------------------------------------------------------------------------------------------------------
@@ -287,7 +296,7 @@ class Calls:
     def on_write(self, written: Any, node: Any, *rest: Any, **more: Any) -> None:
         """A copy of the node to host was submitted, within whatever call."""
         if written:
-            self.copies.submitted("host", node, self.ticket_key(node), self.number)
+            self.copies.submitted("host", node, *self.text_of(node), self.number)
 
     def before_load(self, node: Any, mem_quota: int | None = None, *rest: Any, **more: Any) -> tuple[bytes, Any]:
         """The node, and how much may be loaded: less than upstream says by what it pins itself."""
@@ -313,7 +322,7 @@ class Calls:
         if slots is None:
             self.step(op, lines.told(b"refused", why="not loaded"))
             return
-        ticket = self.copies.submitted("device", node, self.ticket_key(node), 0)
+        ticket = self.copies.submitted("device", node, *self.text_of(node), 0)
         self.step(op, lines.told(b"submitted", tickets=[ticket], pages=self.pages(len(slots))))
 
     def after_poll(self, noted: None, result: Any) -> None:
@@ -328,6 +337,8 @@ class Calls:
         backups, loads = self.copies.applied(self.number)
         self._end(self.copies.to_end([*backups, *loads]))
         self.copies.forget([*backups, *loads])
+        if not (backups or loads or self.has_news()):
+            return
         found = {"backups": backups, "loads": loads} | self.polled_storage()
         told = {name: value for name, value in found.items() if value}
         if told:

@@ -11,6 +11,11 @@ from pydantic_core import to_json
 from hicache_ref.vocabulary.observation import OBSERVATION, Observation
 
 DONE = b',"outcome":{"kind":"done"}}'
+TOOK = b',"outcome":{"kind":"took","pages":%b}}'
+MATCHED = (
+    b',"outcome":{"kind":"matched","device":%b,"host_hit":%d,'
+    b'"last_device_node":%b,"last_host_node":%b,"best":%b}}'
+)
 
 
 def key(tokens: Sequence[int], extra: str | None) -> bytes:

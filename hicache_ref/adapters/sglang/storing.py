@@ -13,7 +13,7 @@ from hicache_ref.adapters.sglang_hiradix.books import Fetch
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
 from hicache_ref.adapters.sglang_hiradix.observe import pages_of
 from hicache_ref.vocabulary.ids import Pages
-from hicache_ref.vocabulary.keys import Key, handle
+from hicache_ref.vocabulary.keys import Key, handle_of
 
 _MILLISECONDS = 1000
 _BACKEND = {"file": "files"}
@@ -55,8 +55,8 @@ class StoringCalls(Calls):
 
     # -- names ------------------------------------------------------------------------------------------------------
 
-    def _name_of(self, kind: str, key: Key) -> str:
-        return handle(kind, key, {*self._fetches, *self._writes})
+    def _name_of(self, kind: str, text: str, tokens: int) -> str:
+        return handle_of(kind, text, tokens, {*self._fetches, *self._writes})
 
     def _fetch_of(self, operation: Any) -> Fetch:
         for fetch in self._fetches.values():
@@ -142,7 +142,7 @@ class StoringCalls(Calls):
             self.step(op, lines.told(b"refused", why="not asked for"))
             return
         operation = entry[-1]
-        name = self._name_of("p", key)
+        name = self._name_of("p", str(key), len(key.tokens))
         asked = self.pages(len(operation.token_ids))
         self._fetches[name] = Fetch(name, rid, operation, asked)
         op = lines.op(b"prefetch", rid=rid, key=text, now=round(operation.start_time * _MILLISECONDS))
@@ -197,7 +197,7 @@ class StoringCalls(Calls):
     def on_write_storage(self, result: Any, node: Any, *rest: Any, **more: Any) -> None:
         """A backup of the node was queued, within whatever call."""
         operation_id = next(reversed(self.cache.ongoing_backup))
-        name = self._name_of("b", self.ticket_key(node))
+        name = self._name_of("b", *self.text_of(node))
         self._writes[name] = _Write(name, operation_id, self._backed_up)
 
     def on_backup(self, operation_id: Any, host_indices: Any, *rest: Any, **more: Any) -> None:
@@ -212,10 +212,13 @@ class StoringCalls(Calls):
         """The scheduler has taken something from a queue of the controller."""
         self._drained.append((queue, item))
 
+    def has_news(self) -> bool:
+        """Whether the scheduler may have learned something of storage in this call."""
+        return self.polled and bool(self._drained or self._reads or self.threads.has_notes())
+
     def polled_storage(self) -> dict[str, Any]:
         """What the scheduler has learned of storage in this call, as a poll tells it."""
-        if self.polled:
-            self.catch_up()
+        self.catch_up()
         drained, self._drained = self._drained, []
         took = {name: [item for queue, item in drained if queue == name] for name, _ in drained}
         answers = [*took.get("prefetch_revoke_queue", ()), *took.get("prefetch_hit_queue", ())]
@@ -265,8 +268,6 @@ class StoringCalls(Calls):
     def _known_reads(self, acks: list[Any]) -> tuple[list[str], list[str]]:
         """The batches that the scheduler knows of now, and the prefetches that this has committed."""
         if not self.engine.traits.acknowledges_batches:
-            if not self.polled:
-                return [], []
             known = [fetch.name for fetch in self._reads]
             self._reads.clear()
             return known, []
@@ -294,8 +295,10 @@ class StoringCalls(Calls):
     def begin(self) -> None:
         """A call begins: what threads have done before is written, and who waits is known."""
         super().begin()
-        self.catch_up()
-        self.open_before = frozenset(name for name, each in self._fetches.items() if self.is_open(each))
+        if self.threads.has_notes():
+            self.catch_up()
+        if self._fetches:
+            self.open_before = frozenset(name for name, each in self._fetches.items() if self.is_open(each))
 
     # -- storage comes and goes -------------------------------------------------------------------------------------
 

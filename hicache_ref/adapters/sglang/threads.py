@@ -43,7 +43,10 @@ class Threads:
         self._controller = controller
         self._size = page_size
         self._notes: deque[Note] = deque()
-        self._ended: set[int] = set()
+
+    def has_notes(self) -> bool:
+        """Whether anything was noted since the last look."""
+        return bool(self._notes)
 
     def notes(self) -> list[Note]:
         """What was noted since the last look, in order."""

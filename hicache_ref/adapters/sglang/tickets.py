@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 from hicache_ref.vocabulary.ids import TicketId
-from hicache_ref.vocabulary.keys import Key, handle
+from hicache_ref.vocabulary.keys import handle_of
 
 Direction = Literal["host", "device"]
 
@@ -24,14 +24,16 @@ class Copies:
         self._live: dict[TicketId, _Copy] = {}
         self._ended: set[TicketId] = set()
 
-    def submitted(self, to: Direction, node: Any, key: Key, call: int) -> TicketId:
-        """The name of a copy that ends at this node."""
-        name = handle("h" if to == "host" else "d", key, self._live)
+    def submitted(self, to: Direction, node: Any, text: str, tokens: int, call: int) -> TicketId:
+        """The name of a copy that ends at this node, whose key has this text."""
+        name = handle_of("h" if to == "host" else "d", text, tokens, self._live)
         self._live[name] = _Copy(to, node.id, call)
         return name
 
     def applied(self, call: int) -> tuple[list[TicketId], list[TicketId]]:
         """Those to host and to device that the cache no longer waits for. Those of this very call had no name."""
+        if not self._live:
+            return [], []
         waits = {"host": self._cache.ongoing_write_through, "device": self._cache.ongoing_load_back}
         gone = {name: copy for name, copy in self._live.items() if copy.node_id not in waits[copy.to]}
         found: dict[Direction, list[TicketId]] = {"host": [], "device": []}
