@@ -3,18 +3,23 @@
 The calls are those of a scheduler, drawn at random; nothing here knows our operations. JSON has the fields of `Wanted`.
 """
 
+import atexit
 import json
+import os
 import random
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
 
-from hicache_ref.adapters.sglang import record
+from hicache_ref.adapters.sglang import VARIABLE, Recorder, RecordError, record, record_if_asked
 from hicache_ref.adapters.sglang_hiradix.child import SglangHiRadix
-from hicache_ref.adapters.sglang_hiradix.engine import Engine
+from hicache_ref.adapters.sglang_hiradix.engine import Clock, Engine
 from hicache_ref.adapters.sglang_hiradix.fitting import set_batch
 from hicache_ref.adapters.sglang_hiradix.setup import Setup
 from hicache_ref.adapters.sglang_hiradix.stepper import Answer, StepThread
@@ -49,6 +54,12 @@ class Wanted(NamedTuple):
 
     look_every: int = 20
     looking_share: float = 0.03
+    fault: str | None = None
+    """What goes wrong half-way: `foreign-unlock` or `raises`."""
+
+    by_variable: bool = False
+    late: bool = False
+    """Whether a second recording is asked for at the end."""
 
 
 class Request(NamedTuple):
@@ -213,36 +224,79 @@ class Scheduler:
         self.rng.choices([act for act, _ in acts], [weight for _, weight in acts])[0]()
 
 
-def run(wanted: Wanted) -> dict[str, float]:
-    """The calls were made, recorded if there is a path. Returns CPU seconds and why the recording ended."""
-    adapter = SglangHiRadix(Setup(root=str(root_of(wanted.version, fetch=False)), version=wanted.version))
+def made(wanted: Wanted, adapter: SglangHiRadix) -> Engine:
+    """A new cache of the release."""
     traits = adapter.traits()
     sizes = Sizes(device_pages=wanted.device, host_pages=wanted.host, page_size=wanted.page_size, storage_batch=2)
     rules = RULES[traits.preset].model_copy(update={"write_policy": wanted.policy})
     set_batch(traits, sizes.storage_batch)
-    engine = Engine(traits, Profile(rules=rules, sizes=sizes), adapter._folder, adapter._clock, events=False)
+    folder = tempfile.mkdtemp(prefix="hicache-ref-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    engine = Engine(traits, Profile(rules=rules, sizes=sizes), folder, Clock(), events=False)
     settings = None
     if wanted.storage is not None:
         settings = StorageSettings.model_validate({"prefetch_policy": wanted.storage, "prefetch_threshold": 1})
     engine.make(settings)
-    recorder = None
-    if wanted.path:
-        recorder = record(
-            engine.cache, wanted.path, look_every=wanted.look_every, looking_share=wanted.looking_share
-        )
+    return engine
+
+
+def begun(wanted: Wanted, engine: Engine) -> Recorder | None:
+    """The recording, if one is wanted."""
+    if not wanted.path:
+        return None
+    if wanted.by_variable:
+        os.environ[VARIABLE] = wanted.path
+        return record_if_asked(engine.cache)
+    return record(engine.cache, wanted.path, look_every=wanted.look_every, looking_share=wanted.looking_share)
+
+
+def own(engine: Engine) -> list[str]:
+    """The names that cache and controller have themselves, and not from their classes."""
+    return sorted({*vars(engine.cache), *vars(engine.controller)})
+
+
+def plant(wanted: Wanted, scheduler: Scheduler) -> None:
+    """Something goes wrong."""
+    engine = scheduler.engine
+    if wanted.fault == "foreign-unlock":
+        scheduler.prefill()
+        engine.cache.dec_lock_ref(next(iter(engine.cache.root_node.children.values())))
+    elif wanted.fault == "raises":
+        engine.cache._make_eviction_heap = planted
+        engine.evict(1)
+
+
+def planted(*args: Any) -> None:
+    """Raises RuntimeError."""
+    raise RuntimeError("planted")
+
+
+def run(wanted: Wanted) -> dict[str, Any]:
+    """The calls were made, recorded if there is a path. Returns CPU seconds, and what tests ask about."""
+    adapter = SglangHiRadix(Setup(root=str(root_of(wanted.version, fetch=False)), version=wanted.version))
+    engine = made(wanted, adapter)
+    said: dict[str, Any] = {"off_without": record_if_asked(engine.cache) is None, "own_before": own(engine)}
+    recorder = begun(wanted, engine)
     scheduler = Scheduler(engine, wanted)
     began = time.process_time()
-    try:
-        for _ in range(wanted.rounds):
+    with suppress(RuntimeError if wanted.fault else ()):
+        for number in range(wanted.rounds):
+            if number == wanted.rounds // 2:
+                plant(wanted, scheduler)
             scheduler.turn()
-    finally:
-        spent = time.process_time() - began
-        if recorder is not None:
-            ended = recorder.ended
-            recorder.close()
-        adapter.close()
-    return {"seconds": spent, "ended": ended if recorder is not None else None}
+    said["seconds"] = time.process_time() - began
+    if recorder is not None:
+        said["ended"] = recorder.ended
+        recorder.close()
+    said["own_after"] = own(engine)
+    if wanted.late:
+        try:
+            record(engine.cache, wanted.path + ".late")
+        except RecordError as error:
+            said["refused"] = str(error)
+    adapter.close()
+    return said
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(Wanted(**json.loads(sys.argv[1])))))
+    sys.stdout.write(json.dumps(run(Wanted(**json.loads(sys.argv[1])))) + "\n")

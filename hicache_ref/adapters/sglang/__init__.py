@@ -17,9 +17,7 @@ VARIABLE = "HICACHE_REF_RECORD"
 __all__ = ["VARIABLE", "RecordError", "Recorder", "record", "record_if_asked"]
 
 
-def record(
-    cache: Any, path: Path | str, *, look_every: int = 1000, looking_share: float = LOOKING_SHARE
-) -> Recorder:
+def record(cache: Any, path: Path | str, *, look_every: int = 1000, looking_share: float = LOOKING_SHARE) -> Recorder:
     """What happens to `cache` from now on is written to `path`; `hicache-ref check --trace` judges it.
 
     The whole tree is looked at after `look_every` steps, or later: looking takes no more than `looking_share` of the

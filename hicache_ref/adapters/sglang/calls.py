@@ -7,7 +7,7 @@ the tree nor free belong to the one request `OUTSIDE`.
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from pydantic_core import to_json
@@ -19,7 +19,10 @@ from hicache_ref.adapters.sglang.writing import TraceWriter
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
 from hicache_ref.vocabulary.ids import Pages, TicketId
 
-_KEYS_KEPT = 256
+_NODES_KEPT = 1024
+"""Nodes of which keys and pages are kept as they are written."""
+
+_T = TypeVar("_T")
 _KEY_HEAD = len(b'{"tokens":[')
 _COUNTED = ("backups", "loads", "answers", "reads", "writes")
 
@@ -44,6 +47,18 @@ class Given(NamedTuple):
         return self.args[at] if at < len(self.args) else None
 
 
+def _listed(tokens: Any) -> list[int]:
+    """Tokens that are a list, or an array, as a list."""
+    return tokens if isinstance(tokens, list) else list(tokens)
+
+
+def _keep(kept: OrderedDict[int, _T], number: int, entry: _T) -> None:
+    """The entry is there, and the oldest goes where there are too many."""
+    kept[number] = entry
+    if len(kept) > _NODES_KEPT:
+        kept.popitem(last=False)
+
+
 class Calls:
     """Writes the operations of one cache."""
 
@@ -59,6 +74,7 @@ class Calls:
         self._outside = 0
         self._names = 0
         self._keys: OrderedDict[int, tuple[Any, bytes]] = OrderedDict()
+        self._pages: OrderedDict[int, tuple[torch.Tensor, list[int]]] = OrderedDict()
 
     def step(self, op: bytes, rest: bytes = lines.DONE) -> None:
         """A step is written; without `rest` it is one that was simply done."""
@@ -122,9 +138,7 @@ class Calls:
             self._keys.move_to_end(id(node))
             return kept[1]
         made = lines.key(self.tokens_of(node), None if node.parent is None else self.engine.extra_of_node(node))
-        self._keys[id(node)] = (node, made)
-        if len(self._keys) > _KEYS_KEPT:
-            self._keys.popitem(last=False)
+        _keep(self._keys, id(node), (node, made))
         return made
 
     def text_of(self, node: Any) -> tuple[str, int]:
@@ -143,7 +157,7 @@ class Calls:
     @staticmethod
     def _given_key(key: Any, count: int) -> bytes:
         """The first `count` tokens of a key that a caller gave."""
-        return lines.key(list(getattr(key, "token_ids", key)[:count]), getattr(key, "extra_key", None))
+        return lines.key(_listed(getattr(key, "token_ids", key)[:count]), getattr(key, "extra_key", None))
 
     # -- device pages outside the tree ------------------------------------------------------------------------------
 
@@ -219,30 +233,39 @@ class Calls:
         if not count:
             return b"", None
         size = self.engine.page_size
-        start = self._own_from(key, value, count * size)
+        pages = self.device_pages(value[: count * size])
+        start = self._own_from(key, pages)
+        pages = pages[start:]
         rid = self.name("i")
         text = self._given_key(key, count * size)
-        pages = self.device_pages(value[start * size : count * size])
         op = lines.op(
             b"insert", rid=rid, key=text, start=start,
             chunked=bool(given("chunked", 2)), priority=int(given("priority", 3) or 0),
         )  # fmt: skip
         return op, (rid, text, start, pages)
 
-    def _own_from(self, key: Any, value: torch.Tensor, count: int) -> int:
-        """How many leading pages of `value` are those that the tree has for the key."""
+    def _own_from(self, key: Any, pages: list[int]) -> int:
+        """How many leading `pages` are those that the tree has for the key."""
         size, node, at = self.engine.page_size, self.cache.root_node, 0
-        while at < count:
-            child = node.children.get(self._child_key(key[at : at + size]))
-            if child is None or child.value is None:
+        while at < len(pages):
+            node = node.children.get(self._child_key(key[at * size : (at + 1) * size]))
+            if node is None or node.value is None:
                 break
-            length = min(len(child.value), count - at)
-            theirs, own = child.value[:length], value[at : at + length]
-            if not torch.equal(theirs, own):
-                at += int((theirs == own).int().cumprod(0).sum())
-                break
-            node, at = child, at + length
-        return at // size
+            theirs = self._pages_of(node)
+            mine = pages[at : at + len(theirs)]
+            if mine != theirs[: len(mine)]:
+                return at + next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b)
+            at += len(mine)
+        return at
+
+    def _pages_of(self, node: Any) -> list[int]:
+        """The device pages of the node. A split gives it another tensor."""
+        kept = self._pages.get(id(node))
+        if kept is not None and kept[0] is node.value:
+            return kept[1]
+        pages = self.device_pages(node.value)
+        _keep(self._pages, id(node), (node.value, pages))
+        return pages
 
     def _child_key(self, key: Any) -> Any:
         """What a node files the child under whose key begins so."""

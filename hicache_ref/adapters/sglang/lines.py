@@ -13,8 +13,7 @@ from hicache_ref.vocabulary.observation import OBSERVATION, Observation
 DONE = b',"outcome":{"kind":"done"}}'
 TOOK = b',"outcome":{"kind":"took","pages":%b}}'
 MATCHED = (
-    b',"outcome":{"kind":"matched","device":%b,"host_hit":%d,'
-    b'"last_device_node":%b,"last_host_node":%b,"best":%b}}'
+    b',"outcome":{"kind":"matched","device":%b,"host_hit":%d,"last_device_node":%b,"last_host_node":%b,"best":%b}}'
 )
 
 

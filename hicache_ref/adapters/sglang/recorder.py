@@ -31,6 +31,7 @@ _QUEUES = (
 )
 """Queues of a controller from which its scheduler takes."""
 
+_RECORDED = "is_recorded"
 _UNSET = object()
 """Stands for what an object has from its class."""
 
@@ -113,9 +114,9 @@ class Recorder:
 
     def _stand_in(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
         original = getattr(owner, name, None)
-        if original is not None and not hasattr(original, "recorded"):
-            stands = wraps(original)(partial(by, original))
-            stands.recorded = True
+        if original is not None and not hasattr(original, _RECORDED):
+            stands = partial(by, original)
+            setattr(stands, _RECORDED, True)
             self._replace(owner, name, stands)
 
     # -- wrapping ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 from hicache_ref.adapters.sglang import lines
 from hicache_ref.adapters.sglang.calls import Calls, CannotSay, Given
 from hicache_ref.adapters.sglang.shape import settings_of
-from hicache_ref.adapters.sglang.threads import Asked, Note, Read, Threads
+from hicache_ref.adapters.sglang.threads import Asked, Read, Threads, Written
 from hicache_ref.adapters.sglang.writing import TraceWriter
 from hicache_ref.adapters.sglang_hiradix.books import Fetch
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
@@ -105,7 +105,7 @@ class StoringCalls(Calls):
         self._reads.append(fetch)
         self.step(lines.op(b"read_done", id=fetch.name, pages=note.pages, raised=note.raised or None))
 
-    def _write_written(self, note: Note) -> None:
+    def _write_written(self, note: Written) -> None:
         write = next((each for each in self._writes.values() if each.operation_id == note.operation.id), None)
         if write is None:
             raise CannotSay("a backup goes on that was begun before the recording")
@@ -122,7 +122,7 @@ class StoringCalls(Calls):
     def before_prefetch(self, *args: Any, **kwargs: Any) -> tuple[bytes, str, Key, Any]:
         """The whole key, and the prefetch that the request has already."""
         handle_ = args[0] if args else kwargs.get("handle", kwargs.get("req_id"))
-        rid = getattr(handle_, "rid", handle_)
+        rid: str = getattr(handle_, "rid", handle_)
         given = Given(args, kwargs)
         node, tokens = given("last_host_node", 1), given("new_input_tokens", 2)
         key = Key.model_construct(
@@ -297,7 +297,7 @@ class StoringCalls(Calls):
         super().begin()
         if self.threads.has_notes():
             self.catch_up()
-        if self._fetches:
+        if self._fetches or self.open_before:
             self.open_before = frozenset(name for name, each in self._fetches.items() if self.is_open(each))
 
     # -- storage comes and goes -------------------------------------------------------------------------------------
