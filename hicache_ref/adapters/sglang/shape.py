@@ -33,9 +33,6 @@ def tree_of(cache: Any) -> Engine:
             raise RecordError(f"the cache is {what}, expected another: that is not recorded")
     if cache.root_node.children or cache.ongoing_write_through or cache.ongoing_prefetch:
         raise RecordError("the cache is used already, expected a new or a flushed one")
-    if getattr(cache, "tp_world_size", 1) > 1 or getattr(cache, "pp_size", 1) > 1:
-        # Every rank has the same tree; what one of them sees is what all of them do.
-        pass
     engine = Engine(traits, _profile(cache, traits), "", Clock(), events=False)
     engine.cache, engine.controller = cache, cache.cache_controller
     engine.host, engine.allocator = cache.token_to_kv_pool_host, cache.token_to_kv_pool_allocator

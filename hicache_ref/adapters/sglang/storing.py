@@ -122,7 +122,7 @@ class StoringCalls(Calls):
     def before_prefetch(self, *args: Any, **kwargs: Any) -> tuple[bytes, str, Key, Any]:
         """The whole key, and the prefetch that the request has already."""
         handle_ = args[0] if args else kwargs.get("handle", kwargs.get("req_id"))
-        rid: str = getattr(handle_, "rid", handle_)
+        rid = str(getattr(handle_, "rid", handle_))
         given = Given(args, kwargs)
         node, tokens = given("last_host_node", 1), given("new_input_tokens", 2)
         key = Key.model_construct(
