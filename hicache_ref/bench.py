@@ -1,7 +1,7 @@
-"""Speed: what checking costs over what is checked, in CPU time, that of child processes included.
+"""Speed: what checking costs over what is checked, in CPU time, that of child processes included; and storage, in MB/s.
 
-Both sides of a row take turns and do the same steps; figures are medians. A row whose peer is not there is left out,
-and the report says why.
+Both sides of a row take turns and do the same; figures are medians. A row whose peer is not there is left out, and the
+report says why.
 """
 
 import os
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from hicache_ref.adapters.process import ProcessAdapter
 from hicache_ref.adapters.sglang_rust import make
+from hicache_ref.engine.speed import PAGES, ROUNDS, Row, storage_rows
 from hicache_ref.model import Model
 from hicache_ref.oracle.lockstep import Lockstep
 from hicache_ref.requirements import Checker
@@ -32,21 +33,12 @@ from hicache_ref.vocabulary.profile import Profile, Sizes, profile_named
 
 REPEATS = 5
 WALKS_MADE = 25
+STORAGE_PAGES, STORAGE_ROUNDS = PAGES, ROUNDS
 REQUESTS, DEVICE_PAGES, HOST_PAGES = 300, 2_000, 6_000
 RUST_RULES = "sglang-0.5.23"
 RUST_ROWS = ("oracle over adapter rust", "model vs rust core")
 
 Walks = Sequence[Sequence[Operation]]
-
-
-class Row(Frozen):
-    """One comparison; `ratio` is `ours` over `other`."""
-
-    name: str
-    ours: float
-    other: float
-    unit: str
-    ratio: float
 
 
 class BenchReport(Frozen):
@@ -91,11 +83,16 @@ class _Unchecked:
 def run_bench(
     *, fetch: bool = False, repeats: int = REPEATS, progress: Callable[[str], None] = lambda text: None
 ) -> BenchReport:
-    """Every row was measured `repeats` times on either side. `fetch` allows the download of a peer's pinned wheel."""
+    """Every row was measured `repeats` times on either side, those of storage more often.
+
+    `fetch` allows the download of a peer's pinned wheel.
+    """
     rows = []
     for name, measure in (("walk tiny full check", _walk), ("workload synthetic", _workload)):
         progress(name)
         rows.append(measure(name, repeats))
+    progress("storage")
+    rows += storage_rows(pages=STORAGE_PAGES, rounds=STORAGE_ROUNDS)
     try:
         with make({}, fetch) as adapter:
             walks = _walks_of(adapter)

@@ -29,6 +29,7 @@ FORMAT: Final = "hicache-ref-trace"
 VERSION: Final = 1
 
 _CHOICES: TypeAdapter[tuple[Choice, ...]] = TypeAdapter(tuple[Choice, ...])
+_END_HEAD = re.compile(rb'\s*\{\s*"ended"\s*:')
 _STEP_HEAD = re.compile(r'\s*\{\s*"i"\s*:\s*\d+\s*,\s*"op"\s*:\s*')
 
 
@@ -77,6 +78,12 @@ class TraceStep(_Line):
     """For display; never compared."""
 
 
+class TraceEnd(_Line):
+    """A last line that is no step: why whoever wrote the trace went no further."""
+
+    ended: str
+
+
 class _Label(_Line):
     """What tells a trace from other files; checked first, since all else may differ in another version."""
 
@@ -93,11 +100,13 @@ class Trace:
 
     header: TraceHeader
     steps: tuple[TraceStep, ...]
+    ended: str | None = None
+    """Why its writer went no further, if it says so."""
 
 
-def dumps(line: TraceHeader | TraceStep) -> str:
+def dumps(line: TraceHeader | TraceStep | TraceEnd) -> str:
     """`line` as compact JSON without a newline."""
-    if isinstance(line, TraceHeader):
+    if isinstance(line, TraceHeader | TraceEnd):
         return line.model_dump_json(exclude_none=True)
     return (_head(line.i, line.op) + _tail(line.choices, line.outcome, line.observed, line.meta)).decode()
 
@@ -128,7 +137,10 @@ def read_trace(path: Path | str) -> Trace:
             header = loads_header(first)
         except ValueError as problem:
             raise TraceError(path, number, str(problem)) from None
-        return Trace(header, tuple(_steps(path, numbered)))
+        read = tuple(_after_header(path, numbered))
+        steps = tuple(line for line in read if isinstance(line, TraceStep))
+        ends = [line.ended for line in read if isinstance(line, TraceEnd)]
+        return Trace(header, steps, ends[0] if ends else None)
 
 
 def write_trace(path: Path | str, trace: Trace) -> None:
@@ -139,6 +151,8 @@ def write_trace(path: Path | str, trace: Trace) -> None:
         with draft.open("wb") as stream:
             stream.write(dumps(trace.header).encode() + b"\n")
             stream.writelines(dumps(step).encode() + b"\n" for step in trace.steps)
+            if trace.ended is not None:
+                stream.write(dumps(TraceEnd(ended=trace.ended)).encode() + b"\n")
         draft.replace(path)
     except OSError as problem:
         with suppress(OSError):
@@ -249,19 +263,28 @@ def _parsed(model: type[_AnyLine], line: str | bytes) -> _AnyLine:
         raise ValueError(complaint(problem)) from None
 
 
-def _steps(path: Path, numbered: Iterator[tuple[int, bytes]]) -> Iterator[TraceStep]:
+def _after_header(path: Path, numbered: Iterator[tuple[int, bytes]]) -> Iterator[TraceStep | TraceEnd]:
     for expected, (number, line) in enumerate(numbered):
         if not line.endswith(b"\n") and _is_cut_off(line):
             line = _begun(line)
             if not line:
                 return
         try:
+            if _END_HEAD.match(line):
+                yield _parsed(TraceEnd, line)
+                _expect_last(path, numbered)
+                return
             step = loads(line)
         except ValueError as problem:
             raise TraceError(path, number, str(problem)) from None
         if step.i != expected:
             raise TraceError(path, number, f"step {step.i}, expected step {expected}")
         yield step
+
+
+def _expect_last(path: Path, numbered: Iterator[tuple[int, bytes]]) -> None:
+    for number, _ in numbered:
+        raise TraceError(path, number, "a line after the last one, expected none after `ended`")
 
 
 def _is_cut_off(line: bytes) -> bool:

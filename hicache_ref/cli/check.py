@@ -196,6 +196,9 @@ def _judged(path: Path, wanted: frozenset[str], report: Path, stack: ExitStack) 
     began = time.monotonic()
     with stopping(lambda: stopped.append(True)):
         outlook = judge(trace, Checker(header.profile, only=wanted or None), lambda: bool(stopped))
+    remarks = []
+    if trace.ended is not None:
+        remarks.append(f"the recording ends after {len(trace.steps)} steps: {trace.ended}")
     outlook.seconds = time.monotonic() - began
     description = RecordedAdapter(trace).describe()
 
@@ -216,5 +219,6 @@ def _judged(path: Path, wanted: frozenset[str], report: Path, stack: ExitStack) 
         header=lambda profile: header,
         story=story,
         replay=lambda path: shlex.join(["hicache-ref", "check", "--trace", str(path)]),
+        remarks=remarks,
     )
     return run, folder

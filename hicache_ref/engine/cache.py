@@ -315,7 +315,7 @@ class StoredCache:
         if self.model.requires(end) is not None:
             self.late_reports += 1
             return
-        if isinstance(end, ReadDone) and isinstance(job.task, StorageRead):
+        if self.verifier.enabled and isinstance(end, ReadDone) and isinstance(job.task, StorageRead):
             for index in range(end.pages):
                 place = (KV_HOST, job.task.pages[index])
                 when = f"read from storage by {end.id}"

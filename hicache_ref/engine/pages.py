@@ -1,5 +1,7 @@
 """Page memory: one array of bytes a pool, page i at i * page_bytes, and the pages of a draft model beside it."""
 
+from collections.abc import Iterable
+
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, Page, PoolName
 from hicache_ref.vocabulary.profile import Profile
 
@@ -18,6 +20,11 @@ class PagePool:
         """The page itself, to be read and written: `page_bytes` single bytes. Nothing is copied."""
         start = page * self.page_bytes
         return self._bytes[start : start + self.page_bytes]
+
+    def views(self, pages: Iterable[Page]) -> list[memoryview]:
+        """`view` of each page, in order."""
+        whole, size = self._bytes, self.page_bytes
+        return [whole[page * size : (page + 1) * size] for page in pages]
 
 
 class PageMemory:

@@ -1,17 +1,22 @@
 """How fast pages come from storage and go there through the whole engine, beside a plain loop over the same files."""
 
+import gc
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from shutil import rmtree
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 from hicache_ref.engine.cache import ALL_ENDS, StoredCache
-from hicache_ref.engine.settings import EngineSettings
+from hicache_ref.engine.settings import EngineSettings, naming
+from hicache_ref.engine.workers import KV_POOL
 from hicache_ref.storage.files import FilesBackend
+from hicache_ref.storage.speed import plain_read, plain_write, timed
 from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.base import Frozen
+from hicache_ref.vocabulary.hashing import chain
 from hicache_ref.vocabulary.ids import KV_HOST
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.outcomes import Progressed
@@ -20,12 +25,17 @@ from hicache_ref.vocabulary.storage import StorageSettings
 
 PAGES = 1000
 PAGE_BYTES = 64 * 1024
-PAGE_TOKENS = 16
-ROUNDS = 7
+PAGE_TOKENS = 1
+"""SGLang's default: a page is what one token leaves, and 64 KiB are what models of a few billion weights leave."""
+
+ROUNDS = 25
+ROWS = ("prefetch files vs plain read", "backup files vs plain write")
+MEMORY = "/dev/shm"
+"""Where the folder is, if there is such a place: what a disk does at the time would hide what we do."""
 
 
-class Row(NamedTuple):
-    """One comparison; `ratio` is ours over the other's, `unit` what both are counted in."""
+class Row(Frozen):
+    """One comparison: medians in `unit`; `ratio` is ours over the other's, where both took turns the median of that."""
 
     name: str
     ours: float
@@ -41,21 +51,32 @@ def storage_rows(pages: int = PAGES, page_bytes: int = PAGE_BYTES, rounds: int =
     that writes the same pages to temporary files and renames them. The two take turns, and the ratio is the median over
     the rounds: what else runs on the machine hits both.
     """
-    with TemporaryDirectory(prefix="hicache-speed-") as folder:
+    with TemporaryDirectory(prefix="hicache-speed-", dir=MEMORY if os.path.isdir(MEMORY) else None) as folder:
         run = _Run(Path(folder), pages, page_bytes)
-        with run.cache:
+        with run.cache, _young_garbage_only():
             times = [run.round(number) for number in range(rounds)]
     prefetch, read, backup, write = zip(*times, strict=True)
     size = pages * page_bytes / 1e6
     return [
-        _row("prefetch files vs plain read", size, prefetch, read),
-        _row("backup files vs plain write", size, backup, write),
+        _row(ROWS[0], size, prefetch, read),
+        _row(ROWS[1], size, backup, write),
     ]
+
+
+@contextmanager
+def _young_garbage_only() -> Iterator[None]:
+    """Meanwhile the garbage collector looks at nothing that is there now: how much that is, is not our doing."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _row(name: str, size: float, ours: Sequence[float], other: Sequence[float]) -> Row:
     ratio = median(its / mine for mine, its in zip(ours, other, strict=True))
-    return Row(name, size / median(ours), size / median(other), "MB/s", ratio)
+    return Row(name=name, ours=size / median(ours), other=size / median(other), unit="MB/s", ratio=ratio)
 
 
 class _Run:
@@ -66,39 +87,40 @@ class _Run:
         self.pages = pages
         self.page_bytes = page_bytes
         sizes = Sizes(device_pages=pages, host_pages=2 * pages, page_size=PAGE_TOKENS, storage_batch=128)
-        self.cache = StoredCache(
-            Profile(rules=Rules(write_policy="write_through"), sizes=sizes),
-            lambda: FilesBackend(folder / "store"),
-            EngineSettings(page_bytes=page_bytes, verify=False),
-        )
+        profile = Profile(rules=Rules(write_policy="write_through"), sizes=sizes)
+        settings = EngineSettings(page_bytes=page_bytes, verify=False)
+        self.cache = StoredCache(profile, lambda: FilesBackend(folder / "store"), settings)
         self.cache.step(ops.Attach(settings=StorageSettings(prefetch_policy="wait_complete", prefetch_threshold=1)))
+        self._naming = naming(profile, settings)
 
     def round(self, number: int) -> tuple[float, float, float, float]:
-        """Seconds for a prefetch, a plain read, a backup and a plain write of the same bytes."""
-        key = Key(tokens=tuple(range(number * 10**6, number * 10**6 + self.pages * PAGE_TOKENS)))
-        before = set(self._files())
-        backup = self._backup(key)
-        written = _seconds(lambda: self._plain_write(self.folder / f"plain-{number}"))
-        files = sorted(set(self._files()) - before)
-        self.cache.step(ops.Evict(n=self.pages))
-        self.cache.step(ops.EvictHost(n=2 * self.pages))
-        prefetch = _seconds(lambda: self._prefetch(key))
-        read = _seconds(lambda: self._plain_read(files))
-        self.cache.step(ops.EvictHost(n=2 * self.pages))
-        return prefetch, read, backup, written
-
-    def _files(self) -> list[str]:
-        with os.scandir(self.folder / "store") as entries:
-            return [entry.path for entry in entries if entry.is_file()]
-
-    def _backup(self, key: Key) -> float:
-        """Seconds from the moment that the pages are on host until storage has acknowledged all."""
+        """Seconds for a prefetch, a plain read, a backup and a plain write of the same bytes, in the same order."""
         cache = self.cache
-        cache.step(ops.TakePages(rid="r", n=self.pages))
-        cache.step(ops.Forward(rid="r", key=key, start=0))
-        cache.step(ops.Insert(rid="r", key=key, start=0))
-        cache.pump()
-        return _seconds(lambda: self._until(lambda: not cache.model.pending()))
+        key = Key(tokens=tuple(range(number * 10**6, number * 10**6 + self.pages * PAGE_TOKENS)))
+        names = [self._naming(digest, KV_POOL) for digest in chain(cache.model.pages(key), None)]
+        plain, views = self.folder / f"plain-{number}", cache.memory.pools[KV_HOST].views(range(self.pages))
+        plain.mkdir()
+        self._bring_to_host(key)
+        backup, write = timed(number, self._backup, lambda: plain_write(str(plain), names, views))
+        cache.step(ops.Evict(n=self.pages))
+        cache.step(ops.EvictHost(n=2 * self.pages))
+        store = str(self.folder / "store")
+        prefetch, read = timed(number, lambda: self._prefetch(key), lambda: plain_read(store, names, views))
+        cache.step(ops.EvictHost(n=2 * self.pages))
+        cache.step(ops.ClearStorage())
+        rmtree(plain)
+        return prefetch, read, backup, write
+
+    def _bring_to_host(self, key: Key) -> None:
+        """All pages of the key are on host, and nothing of them in storage."""
+        self.cache.step(ops.TakePages(rid="r", n=self.pages))
+        self.cache.step(ops.Forward(rid="r", key=key, start=0))
+        self.cache.step(ops.Insert(rid="r", key=key, start=0))
+        self.cache.pump()
+
+    def _backup(self) -> None:
+        """Storage has acknowledged all that is on host."""
+        self._until(lambda: not self.cache.model.pending())
 
     def _prefetch(self, key: Key) -> None:
         self.cache.step(ops.Prefetch(rid="r", key=key))
@@ -115,23 +137,3 @@ class _Run:
             if is_there():
                 return
             self.cache.pump(block=True)
-
-    def _plain_read(self, files: list[str]) -> None:
-        host = self.cache.memory.pools[KV_HOST]
-        for page, path in enumerate(files):
-            with open(path, "rb", buffering=0) as file:
-                file.readinto(host.view(page))
-
-    def _plain_write(self, folder: Path) -> None:
-        folder.mkdir()
-        host = self.cache.memory.pools[KV_HOST]
-        for page in range(self.pages):
-            with open(f"{folder}/draft", "wb", buffering=0) as file:
-                file.write(host.view(page))
-            os.rename(f"{folder}/draft", f"{folder}/{page}")
-
-
-def _seconds(act: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    act()
-    return time.perf_counter() - start

@@ -31,7 +31,9 @@ class Verifier:
 
     def __init__(self, memory: PageMemory, *, strict: bool = True, enabled: bool = True) -> None:
         self._memory = memory
-        self._enabled = enabled
+        self.enabled = enabled
+        """Whether pages are compared at all."""
+
         self._strict = strict
         self.checked = 0
         self.wrong = 0
@@ -47,7 +49,7 @@ class Verifier:
 
     def expect(self, place: Place, digest: PageHash, when: str, *, draft: bool = False) -> None:
         """The page was compared; with `draft` its draft page too. Raises WrongBytes."""
-        if not self._enabled:
+        if not self.enabled:
             return
         self._compare(self._memory.pools[place[0]], place, digest, f"{when}: {place[0]}:{place[1]}", False)
         if draft:

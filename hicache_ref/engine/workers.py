@@ -291,8 +291,8 @@ class StorageWorkers:
         return Call(good, self._move_drafts(self._backend.write, hashes, pages, drafts[:good]))
 
     def _move(self, move: "_Move", hashes: Sequence[PageHash], pages: Pages) -> int:
-        host = self._memory.pools[KV_HOST]
-        moved = move([self._naming(digest, KV_POOL) for digest in hashes], [host.view(page) for page in pages])
+        naming = self._naming
+        moved = move([naming(digest, KV_POOL) for digest in hashes], self._memory.pools[KV_HOST].views(pages))
         return leading(moved[: len(hashes)])
 
     def _move_drafts(self, move: "_Move", hashes: Sequence[PageHash], pages: Pages, drafts: Sequence[bool]) -> int:
@@ -303,7 +303,7 @@ class StorageWorkers:
         host = self._memory.drafts[KV_HOST]
         names = [self._naming(hashes[index], DRAFT_POOL) for index in along]
         try:
-            moved = move(names, [host.view(pages[index]) for index in along])
+            moved = move(names, host.views(pages[index] for index in along))
         except BaseException as error:
             self._note(error)
             return 0

@@ -115,8 +115,13 @@ class InsertRules(LoadRules):
     # -- insert -----------------------------------------------------------------------------------------------------
 
     def requires_insert(self, op: Insert) -> Invalid | None:
-        """The request's own pages hold `key[start:]`, or its pass is about to write that, and the rest is resident."""
+        """The request's own pages hold `key[start:]`, or its pass is about to write that, and the rest is resident.
+
+        A request that holds nothing may insert what is all resident: it only uses it once more.
+        """
         request = self.state.requests.get(op.rid)
+        if request is None and op.start and op.start == len(self.pages(op.key)):
+            request = Request(id=op.rid, pages=(), key=op.key)
         if request is None or request.key is None:
             return Invalid(why=f"no request {op.rid} whose pages are written")
         if not 0 <= op.inserted <= op.start:
@@ -141,9 +146,9 @@ class InsertRules(LoadRules):
         Nodes of the path count a hit, which may submit backups (HC-INSERT-01, HC-BACKUP-05).
         """
         # change
-        request = self.state.requests.pop(op.rid)
+        request = self.state.requests.pop(op.rid, None)
         pages = self.pages(op.key)
-        walk = _InsertWalk(self, op, request.pages)
+        walk = _InsertWalk(self, op, request.pages if request is not None else ())
         node = walk.through(pages)
         if walk.at < len(pages):
             node = self._attach_rest(node, pages, walk)

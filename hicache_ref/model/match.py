@@ -52,14 +52,19 @@ class MatchRules(TreeRules):
         return best
 
     def requires_lock(self, op: Lock) -> Invalid | None:
-        """The receipt is new."""
-        return Invalid(why=f"receipt {op.receipt} is in use") if op.receipt in self.state.receipts else None
+        """The receipt is new, and a node that the caller knows is there."""
+        if op.receipt in self.state.receipts:
+            return Invalid(why=f"receipt {op.receipt} is in use")
+        if op.at == "node" and self.node_at(op.key) is None:
+            return Invalid(why=f"no node ends at {op.key}")
+        return None
 
     def on_lock(self, op: Lock) -> Done:
-        """The path of the match's device end, or of its best end, is pinned under the receipt (HC-LOCK-02)."""
+        """The path of the match's device end, of its best end, or of the node is pinned (HC-LOCK-02)."""
         # change
-        best = self._match(op.key)
-        anchor = best if op.at == "best" else self.resident_end(best)
+        best = self.node_at(op.key) if op.at == "node" else self._match(op.key)
+        assert best is not None
+        anchor = self.resident_end(best) if op.at == "device" else best
         pins = self.pin(anchor.id, evicted_too=self.rules.lock_evicted == "count")
         self.state.receipts[op.receipt] = Receipt(id=op.receipt, pins=pins)
         # tell

@@ -4,6 +4,7 @@ A stage is a type, so that a transition that cannot be is a record that cannot b
 waits is told apart from the stage: closing (commit, revoke, abort) clears `rid`, and the I/O goes on without it.
 """
 
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, model_validator
@@ -13,6 +14,12 @@ from hicache_ref.vocabulary.ids import KV_HOST, NodeId, PageHash, Pages, PoolNam
 from hicache_ref.vocabulary.keys import PageKeys
 
 Ref = tuple[PoolName, int]
+
+
+@lru_cache(maxsize=1 << 10)
+def _refs(pages: Pages) -> frozenset[Ref]:
+    """Asked for at each batch, of the same pages."""
+    return frozenset((KV_HOST, page) for page in pages)
 
 
 class _Record(Frozen):
@@ -30,7 +37,7 @@ class _Record(Frozen):
     @property
     def refs(self) -> frozenset[Ref]:
         """Its pages, as members of their pool."""
-        return frozenset((KV_HOST, page) for page in self.pages)
+        return _refs(self.pages)
 
 
 class _Prefetch(_Record):

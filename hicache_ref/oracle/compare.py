@@ -162,9 +162,10 @@ class Comparison:
 
     def learn(self, state: State, ours: Outcome, theirs: Outcome, taken: Collection[tuple[PoolName, int]]) -> None:
         """Without a look at the pools, a device page is paired where it is first told (HC-PAGE-01)."""
-        owner, known = state.pools[KV_DEVICE].owner, self.pairs[KV_DEVICE]
-        pairs = {p: q for p, q in known.items() if owner[p] != FREE and (KV_DEVICE, p) not in taken}
-        self.pairs[KV_DEVICE] = pairs
+        for pool_name in POOLS:
+            owner, known = state.pools[pool_name].owner, self.pairs[pool_name]
+            self.pairs[pool_name] = {p: q for p, q in known.items() if owner[p] != FREE and (pool_name, p) not in taken}
+        pairs = self.pairs[KV_DEVICE]
         for page, partner in zip(_told(ours), _told(theirs), strict=False):
             if page not in pairs and partner in pairs.values():
                 raise Difference("HC-PAGE-01", f"device page {partner} was told to two holders")

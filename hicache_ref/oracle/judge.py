@@ -50,10 +50,10 @@ class RecordedAdapter:
     def apply(self, operation: Operation) -> Outcome:
         """The recorded outcome. Raises StepCutOff where there is none."""
         self.next += 1
-        outcome = self._current().outcome
-        if outcome is None:
-            raise StepCutOff("the recording ends in this step, expected an outcome")
-        return outcome
+        step = self._current()
+        if step.outcome is None:
+            raise StepCutOff(f"{step.meta.get('raised', 'the recording ends in this step')}, expected an outcome")
+        return step.outcome
 
     def observe(self, level: Level) -> Observation:
         """The recorded observation; if there is none, one that shows nothing."""

@@ -23,7 +23,7 @@ def duplicates_come_back(change: Inserting) -> int:
     """The pages given back are those of the request that were resident already; `prefix` counts what was there."""
     before, op, told = change.before, change.op, change.told
     found = before.cached(change.hashes)
-    own = before.requests[op.rid].pages
+    own = before.requests[op.rid].pages if op.rid in before.requests else ()
     there = [at for at, (row, _) in enumerate(found) if row.device is not None]
     given_back = tuple([own[at - op.start] for at in there if at >= op.start])
     if told.given_back != given_back:

@@ -54,6 +54,8 @@ def longest_prefix(change: Match) -> int:
 @step("HC-MATCH-03", "match_prefix", "lock", "insert")
 def path_is_used(change: Change[MatchPrefix | Lock | Insert, Matched | Done | Inserted]) -> int:
     """Every node of the path was used in this step, each one later than the one above it."""
+    if isinstance(change.op, Lock) and change.op.at == "node":
+        return 0
     after = change.after
     found = after.cached(change.hashes)
     if not found:

@@ -41,13 +41,13 @@ def files_against_plain(folder: Path, pages: int = 1000, page_bytes: int = 65536
         with tempfile.TemporaryDirectory(dir=folder) as plain, tempfile.TemporaryDirectory(dir=folder) as ours:
             backend = FilesBackend(ours, options)
             put, get = partial(_put, backend, keys, given), partial(_get, backend, keys, taken)
-            writes.append(_timed(turn, put, partial(_plain_write, plain, keys, given)))
-            reads.append(_timed(turn, get, partial(_plain_read, plain, keys, taken)))
+            writes.append(timed(turn, put, partial(plain_write, plain, keys, given)))
+            reads.append(timed(turn, get, partial(plain_read, plain, keys, taken)))
             backend.close()
     return _row("files read vs plain read", pages, reads), _row("files write vs plain write", pages, writes)
 
 
-def _timed(turn: int, ours: Callable[[], None], other: Callable[[], None]) -> tuple[float, float]:
+def timed(turn: int, ours: Callable[[], None], other: Callable[[], None]) -> tuple[float, float]:
     """Seconds of each; who is first changes with the turn."""
     seconds = {}
     for call in (ours, other) if turn % 2 else (other, ours):
@@ -73,7 +73,8 @@ def _get(backend: FilesBackend, keys: Sequence[str], into: Sequence[memoryview])
             raise AssertionError("a page that was just written is a miss")
 
 
-def _plain_write(folder: str, keys: Sequence[str], pages: Sequence[memoryview]) -> None:
+def plain_write(folder: str, keys: Sequence[str], pages: Sequence[memoryview]) -> None:
+    """Each page is in a file named by its key: written under another name, then renamed."""
     for key, page in zip(keys, pages, strict=True):
         path = f"{folder}/{key}.bin"
         with open(f"{path}.tmp", "wb") as file:
@@ -81,7 +82,8 @@ def _plain_write(folder: str, keys: Sequence[str], pages: Sequence[memoryview]) 
         os.replace(f"{path}.tmp", path)
 
 
-def _plain_read(folder: str, keys: Sequence[str], into: Sequence[memoryview]) -> None:
+def plain_read(folder: str, keys: Sequence[str], into: Sequence[memoryview]) -> None:
+    """Each buffer holds the bytes of its key's file, as many as it has room for."""
     for key, view in zip(keys, into, strict=True):
         with open(f"{folder}/{key}.bin", "rb") as file:
             file.readinto(view)

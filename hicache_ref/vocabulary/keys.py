@@ -58,9 +58,13 @@ def handle(kind: str, key: Key, taken: Container[str] = ()) -> str:
 
     A key of more than 24 tokens is named by its length and the first 12 hex digits of SHA-256 of its text.
     """
-    text = str(key)
-    if len(key.tokens) > _NAME_TOKENS_MAX:
-        text = f"{len(key.tokens)}~{sha256(text.encode()).hexdigest()[:12]}"
+    return handle_of(kind, str(key), len(key.tokens), taken)
+
+
+def handle_of(kind: str, text: str, tokens: int, taken: Container[str] = ()) -> str:
+    """As `handle`, of a key of so many tokens whose text is `text`."""
+    if tokens > _NAME_TOKENS_MAX:
+        text = f"{tokens}~{sha256(text.encode()).hexdigest()[:12]}"
     name, count = f"{kind}:{text}", 1
     while name in taken:
         count += 1

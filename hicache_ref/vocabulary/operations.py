@@ -73,12 +73,15 @@ class Insert(Frozen):
 
 
 class Lock(Frozen):
-    """Matches `key` and pins the path of its device end, or of its best end, under a receipt."""
+    """Matches `key` and pins the path of its device end, or of its best end, under a receipt.
+
+    With `at` node nothing is matched, split or stamped: the caller knows the node that ends at the key from before.
+    """
 
     op: Literal["lock"] = "lock"
     receipt: ReceiptId
     key: Key
-    at: Literal["device", "best"] = "device"
+    at: Literal["device", "best", "node"] = "device"
 
 
 class Unlock(Frozen):

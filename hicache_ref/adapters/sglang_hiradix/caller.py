@@ -124,7 +124,9 @@ class Caller:
         """
         if op.receipt in self.books.receipts:
             return Invalid(why=f"receipt {op.receipt} is in use")
-        node = self.engine.match(op.key).last_device_node
+        node = self.node_at(op.key) if op.at == "node" else self.engine.match(op.key).last_device_node
+        if node is None:
+            return Invalid(why=f"no node ends at {op.key}")
         self.engine.cache.inc_lock_ref(node)
         self.books.receipts[op.receipt] = node
         return Done()
@@ -217,12 +219,14 @@ class Caller:
     def on_insert(self, op: ops.Insert) -> Inserted | Invalid:
         """The cache has taken the pages, but for duplicates, which are free (upstream: cache_finished_req)."""
         request = self.books.requests.get(op.rid)
+        if request is None and op.start and op.start == self.engine.page_count(op.key):
+            request = Request((), op.key)
         if request is None or request.key is None:
             return Invalid(why=f"no request {op.rid} whose pages are written")
         prefix = self._resident_prefix(op.key, op.start)
         if prefix is None or op.start + len(request.pages) != self.engine.page_count(op.key):
             return Invalid(why=f"the first {op.start} pages are not resident, or the rest does not fit")
-        del self.books.requests[op.rid]
+        self.books.requests.pop(op.rid, None)
         slots = self.engine.device_slots.slots((*prefix, *request.pages))
         known = self.engine.insert(op.key, slots, chunked=op.chunked, priority=op.priority) // self.engine.page_size
         duplicates = request.pages[: max(known - op.start, 0)]

@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from hicache_ref.adapters.sglang_hiradix.books import Fetch
+from hicache_ref.adapters.sglang_hiradix.engine import Engine
 from hicache_ref.adapters.sglang_hiradix.pages import rows_of
 from hicache_ref.adapters.sglang_hiradix.storing import StoringCaller
 from hicache_ref.vocabulary.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
@@ -32,63 +33,18 @@ class ObservedCaller(StoringCaller):
         )  # fmt: skip
         if not depth:
             return Observation(level=level, counts=counts, copies=self._issued(), events=self._events())
-        segments = tuple(self._segments(shows_locks=depth > 1))
-        prefetch = {name: self._pages_of(fetch) for name, fetch in self.books.fetches.items()}
+        segments = tuple(segments_of(engine, shows_locks=depth > 1))
+        prefetch = {
+            name: pages_of(engine, fetch, is_open=self.is_open(fetch)) for name, fetch in self.books.fetches.items()
+        }
         requests = {rid: request.pages for rid, request in self.books.requests.items()}
         observation = Observation(
             level=level, counts=counts, free_device=free_device, free_host=free_host, segments=segments,
             requests=requests, copies=self._issued(), held_device=tuple(sorted(self.books.held)),
-            queued_host=self._queued(), prefetch_host={name: pages for name, pages in prefetch.items() if pages},
+            queued_host=queued_host(engine), prefetch_host={name: pages for name, pages in prefetch.items() if pages},
             events=self._events(),
         )  # fmt: skip
         return observation if depth < LEVELS.index("bytes") else self._with_contents(observation)
-
-    # -- tree -------------------------------------------------------------------------------------------------------
-
-    def _segments(self, *, shows_locks: bool) -> Iterator[Segment]:
-        """Every node but the root, parents first."""
-        engine = self.engine
-        count = 0
-        waiting = [(child, -1) for child in engine.cache.root_node.children.values()]
-        while waiting:
-            node, parent = waiting.pop()
-            value, host_value = node.value, node.host_value
-            yield _segment(
-                parent, engine.tokens_of_node(node), engine.extra_of_node(node),
-                None if value is None else engine.device_slots.pages(value),
-                None if host_value is None else engine.host_slots.pages(host_value),
-                node.lock_ref > 0 if shows_locks else None,
-            )  # fmt: skip
-            waiting += [(child, count) for child in node.children.values()]
-            count += 1
-
-    # -- storage ----------------------------------------------------------------------------------------------------
-
-    def _pages_of(self, fetch: Fetch) -> Pages:
-        """The host pages that are the operation's: what it has, less what was handed on.
-
-        Its I/O over, an open one keeps what was read, since up to 0.5.16 the worker has queued the rest. A closed one
-        keeps what was not read until its end is applied.
-        """
-        operation = fetch.operation
-        if operation.host_indices is None:
-            return ()
-        pages = self.engine.host_slots.pages(operation.host_indices)
-        done = operation.completed_tokens // self.engine.page_size
-        queues_rest = not self.engine.traits.acknowledges_batches
-        if fetch.stage == "dead" and not self.is_open(fetch):
-            return ()
-        if fetch.stage == "answered" and self.engine.traits.allocates_before:
-            return ()
-        if fetch.stage == "ended" and queues_rest:
-            return pages[:done] if self.is_open(fetch) else ()
-        return pages if self.is_open(fetch) else pages[done:]
-
-    def _queued(self) -> Pages:
-        queue = getattr(self.engine.controller, "host_mem_release_queue", None)
-        if queue is None:
-            return ()
-        return tuple(page for item in queue.queue for page in self.engine.host_slots.pages(item))
 
     # -- news -------------------------------------------------------------------------------------------------------
 
@@ -120,6 +76,52 @@ class ObservedCaller(StoringCaller):
                 if held is not None:
                     contents[f"{tier}:{page}"] = held
         return observation.model_copy(update={"contents": contents})
+
+
+def pages_of(engine: Engine, fetch: Fetch, *, is_open: bool) -> Pages:
+    """The host pages that the operation has, less what was handed on; `is_open` says whether a request waits for it.
+
+    Its I/O over, an open one keeps what was read, since up to 0.5.16 the worker has queued the rest. A closed one
+    keeps what was not read until its end is applied.
+    """
+    operation = fetch.operation
+    if operation.host_indices is None:
+        return ()
+    pages = engine.host_slots.pages(operation.host_indices)
+    done = operation.completed_tokens // engine.page_size
+    queues_rest = not engine.traits.acknowledges_batches
+    if fetch.stage == "dead" and not is_open:
+        return ()
+    if fetch.stage == "answered" and engine.traits.allocates_before:
+        return ()
+    if fetch.stage == "ended" and queues_rest:
+        return pages[:done] if is_open else ()
+    return pages if is_open else pages[done:]
+
+
+def queued_host(engine: Engine) -> Pages:
+    """Host pages that wait to be freed."""
+    queue = getattr(engine.controller, "host_mem_release_queue", None)
+    if queue is None:
+        return ()
+    return tuple(page for item in list(queue.queue) for page in engine.host_slots.pages(item))
+
+
+def segments_of(engine: Engine, *, shows_locks: bool) -> Iterator[Segment]:
+    """Every node but the root, parents first."""
+    count = 0
+    waiting = [(child, -1) for child in engine.cache.root_node.children.values()]
+    while waiting:
+        node, parent = waiting.pop()
+        value, host_value = node.value, node.host_value
+        yield _segment(
+            parent, engine.tokens_of_node(node), engine.extra_of_node(node),
+            None if value is None else engine.device_slots.pages(value),
+            None if host_value is None else engine.host_slots.pages(host_value),
+            node.lock_ref > 0 if shows_locks else None,
+        )  # fmt: skip
+        waiting += [(child, count) for child in node.children.values()]
+        count += 1
 
 
 @lru_cache(maxsize=1 << 14)

@@ -98,6 +98,8 @@ class Caller(Moving):
         """The core has pinned the path of the match's device end, or of its best end."""
         if op.receipt in self.receipts:
             return Invalid(why=f"receipt {op.receipt} is in use")
+        if op.at == "node":
+            return Invalid(why="a node is known by a match alone")
         found = self._match(op.key)
         node = found.last_device_node_id if op.at == "device" else found.best_match_node_id
         self.receipts[op.receipt] = self.tree.inc_lock_ref(node)
