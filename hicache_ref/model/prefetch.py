@@ -128,6 +128,9 @@ class PrefetchRules(StoreRules):
             if count < self.prefetch_threshold() or not self.rules.prefetch_truncates:
                 return None
             self.facts.append("prefetch_truncated")
+            if self.rules.truncation_counts_less:
+                self.storage.occupied -= record.asked - count
+                record = record.model_copy(update={"asked": count})
         pages = self.take(KV_HOST, count, ("prefetch", record.id))
         record = record.model_copy(update={"pages": pages, "hashes": record.hashes[:count], "key": record.key[:count]})
         self.storage.records[record.id] = record

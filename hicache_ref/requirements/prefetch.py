@@ -294,7 +294,8 @@ def asked_by_the_rules(change: Change[ops.Prefetch, Prefetching | Refused]) -> i
         raise Broken.because(f"{told.id} is told, and is no new prefetch of {change.op.rid}")
     room = _pages_to_ask_for(before, change, wanted)
     since = change.op.now if before.rules.prefetch_clock == "submission" else -1
-    if (record.asked, len(record.hashes), record.since) != (wanted, room, since) or told.pages != room:
+    asked = room if before.rules.truncation_counts_less else wanted
+    if (record.asked, len(record.hashes), record.since) != (asked, room, since) or told.pages != room:
         raise Broken.because(
             f"{told.id} asks for {told.pages} pages, {wanted} are missing and there is room for {room}"
         )

@@ -98,6 +98,9 @@ class Rules(Frozen):
     prefetch_truncates: bool = True
     """Whether a prefetch for which there is too little room asks for as much as there is, or is refused."""
 
+    truncation_counts_less: bool = False
+    """Whether a prefetch that was shortened for want of room counts against the limit with what is left of it."""
+
     prefetch_timeout: TimeoutShape = "capped"
     """Whether the time of a prefetch grows with its tokens up to the maximum, without one, or not at all."""
 
@@ -268,7 +271,9 @@ RULES: dict[str, Rules] = {
     "sglang-0.5.9": Rules.model_validate(
         _HIRADIX | _EARLY | {"prefetch_capacity": "host_minus_device_clamped", "prefetch_timeout": "linear"}
     ),
-    "sglang-0.5.15": Rules.model_validate(_HIRADIX | _PREFIXES | _BEFORE_QUERY | _IN_PROGRESS),
+    "sglang-0.5.15": Rules.model_validate(
+        _HIRADIX | _PREFIXES | _BEFORE_QUERY | _IN_PROGRESS | {"truncation_counts_less": True}
+    ),
     "sglang-0.5.16": Rules.model_validate(_HIRADIX | _PREFIXES | _IN_PROGRESS),
     "sglang-0.5.20": Rules.model_validate(_HIRADIX | _PREFIXES | {"hash_namespace": True}),
     "sglang-0.5.23": Rules.model_validate(

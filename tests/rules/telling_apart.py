@@ -57,6 +57,7 @@ OTHER: dict[str, object] = {
     "commit_stamps_anchor": True,
     "fetched_priority": "inherited",
     "prefetch_truncates": False,
+    "truncation_counts_less": True,
     "prefetch_timeout": "constant",
     "read_tail": "io_end",
     "write_back_offers": False,
@@ -78,6 +79,7 @@ SETTING: dict[str, dict[str, object]] = {
     "split_is_born": {"eviction": "fifo"},
     "fetched_priority": {"eviction": "priority"},
     "prefetch_truncates": {"prefetch_allocation": "before"},
+    "truncation_counts_less": {"prefetch_allocation": "before"},
     "write_back_offers": {"write_policy": "write_back", "write_back_copy": "blocking"},
     "evict_device_for_hopeless": {"write_policy": "write_back"},
 }
