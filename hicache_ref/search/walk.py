@@ -26,6 +26,9 @@ KIND_WEIGHT = {
 WITHOUT_STORAGE = 0.5
 """How many walks leave storage out, so that what happens above it is not crowded out."""
 
+MORE_HOST = 0.5
+"""How often the host is larger than the device, where nothing is prefetched unless it is."""
+
 SWARM_WEIGHTS = (0.1, 0.5, 1.0, 3.0)
 
 
@@ -165,10 +168,13 @@ def draw_profile(
     )
     if fixed_sizes:
         return base.model_copy(update={"rules": rules})
+    device, host = rng.randint(3, 8), rng.randint(2, 8)
+    if rules.prefetch_capacity != "half_host" and rng.random() < MORE_HOST:
+        host += device
     sizes = base.sizes.model_copy(
         update={
-            "device_pages": rng.randint(3, 8),
-            "host_pages": rng.randint(2, 8),
+            "device_pages": device,
+            "host_pages": host,
             "page_size": rng.choice((1, 1, 1, *page_sizes)),
             "load_back_threshold": rng.choice((0, 0, 0, 2)),
         }
