@@ -107,6 +107,7 @@ class _Tree:
                     tuple([_contents(pool, node.at.get(name), node.hashes) for name, pool in pools]),
                     min(node.hits, enough),
                     node.priority if by_priority else 0,
+                    node.is_put,
                 )
                 for node in self.nodes
             ]
@@ -326,6 +327,8 @@ def _hits_that_matter(policy: WritePolicy, rules: Rules) -> int:
     if rules.eviction == "lfu":
         return sys.maxsize
     before_backup = 0 if policy == "write_back" else rules.hits_before_backup(policy) - 1
+    if rules.storage_put == "hit" and policy != "write_back":
+        before_backup = max(before_backup, rules.hits_before_put(policy) - 1)
     return max(before_backup, rules.slru_protected_threshold if rules.eviction == "slru" else 0)
 
 
