@@ -83,7 +83,7 @@ class StoreRules(InsertRules):
 
         One write has pages that follow each other: where some between are not owed, there are several.
         """
-        under_way = {h for each in self.storage.records.values() if isinstance(each, Backup) for h in each.hashes}
+        under_way = self._under_way()
         above: list[PageHash] = []
         run: list[int] = []
         offered = 0
@@ -114,7 +114,14 @@ class StoreRules(InsertRules):
     def _is_due_to_be_put(self, node: Node) -> bool:
         wanted = self.rules.hits_before_put(self.state.policy)
         hit = self.storage.attached and not node.is_put and node.hits >= wanted
-        return hit and self.may_be_stored(node) and self.is_settled_on_host(node)
+        return hit and self.may_be_stored(node) and self.is_settled_on_host(node) and not self.is_under_way(node)
+
+    def is_under_way(self, node: Node) -> bool:
+        """Whether a write on the books has a page of the node."""
+        return not self._under_way().isdisjoint(node.hashes)
+
+    def _under_way(self) -> set[PageHash]:
+        return {h for each in self.storage.records.values() if isinstance(each, Backup) for h in each.hashes}
 
     def _put_node(self, node: Node) -> None:
         """A write of all pages of the node is on the books; those that storage is not believed to have are owed."""

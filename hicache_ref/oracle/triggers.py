@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 
 from hicache_ref.model import Model
 from hicache_ref.model.records import BackupWriting, PrefetchQueued, PrefetchReading
+from hicache_ref.model.state import Node, clone
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, ROOT
 from hicache_ref.vocabulary.operations import Operation
+from hicache_ref.vocabulary.outcomes import Refused
 
 Askers = Mapping[str, str]
 """Storage operation -> the request that asked for it, whether or not that still waits."""
@@ -117,20 +119,29 @@ def _load_evicts(op: Operation, model: Model, askers: Askers) -> bool:
 
 def _hit_under_copy(op: Operation, model: Model, askers: Askers) -> bool:
     """A node is hit while it is copied to host, where hits put it to storage."""
+    return any(node.host is not None and not model.is_settled_on_host(node) for node in _hit(op, model))
+
+
+def _hit_under_write(op: Operation, model: Model, askers: Askers) -> bool:
+    """A node is hit while it is put to storage, where hits do that."""
+    return any(model.is_under_way(node) for node in _hit(op, model))
+
+
+def _hit(op: Operation, model: Model) -> list[Node]:
+    """The nodes that an insert hits, where hits put them to storage."""
     if not isinstance(op, ops.Insert) or not model.state.storage.attached or model.rules.storage_put != "hit":
-        return False
+        return []
     found = model.look(model.pages(op.key), op.key.extra)
-    path = [model.state.nodes[number] for number in model.path(found.node.id)]
-    return any(node.host is not None and not model.is_settled_on_host(node) for node in path)
+    return [model.state.nodes[number] for number in model.path(found.node.id)]
 
 
 def _write_stops_short(op: Operation, model: Model, askers: Askers) -> bool:
-    """A write ends with some of its pages put, and not all."""
+    """A write ends with a batch that is cut short, and had whole ones before."""
     record = model.state.storage.records.get(op.id) if isinstance(op, ops.WriteDone) else None
     if not isinstance(op, ops.WriteDone) or not isinstance(record, BackupWriting):
         return False
     batch = min(model.profile.sizes.storage_batch, len(record.pages) - record.done)
-    return 0 < record.done + op.pages and op.pages < batch
+    return record.done > 0 and op.pages < batch
 
 
 def _query_hits_less(op: Operation, model: Model, askers: Askers) -> bool:
@@ -147,9 +158,14 @@ def _prefetch_at_limit(op: Operation, model: Model, askers: Askers) -> bool:
     return asked * model.profile.sizes.page_size >= model.prefetch_capacity()
 
 
-def _prefetch_beyond_host(op: Operation, model: Model, askers: Askers) -> bool:
-    """A prefetch asks for more pages than the host has free."""
-    return isinstance(op, ops.Prefetch) and _asked(op, model) > model.free_count(KV_HOST)
+def _prefetch_finds_no_room(op: Operation, model: Model, askers: Askers) -> bool:
+    """A prefetch is refused because the host is full, also after an eviction."""
+    if not isinstance(op, ops.Prefetch) or _asked(op, model) <= model.free_count(KV_HOST):
+        return False
+    twin = Model(model.profile)
+    twin.state = clone(model.state)
+    outcome = twin.step(op).outcome
+    return isinstance(outcome, Refused) and outcome.why == "host full"
 
 
 def _asked(op: ops.Prefetch, model: Model) -> int:
@@ -180,10 +196,11 @@ TRIGGERS: dict[str, Trigger] = {
     "load_evicts": _load_evicts,
     "detach_of_nothing": _detach_of_nothing,
     "hit_under_copy": _hit_under_copy,
+    "hit_under_write": _hit_under_write,
     "write_stops_short": _write_stops_short,
     "query_hits_less": _query_hits_less,
     "prefetch_at_limit": _prefetch_at_limit,
-    "prefetch_beyond_host": _prefetch_beyond_host,
+    "prefetch_finds_no_room": _prefetch_finds_no_room,
     "read_of_many": _read_of_many,
     "reset_under_prefetch": _reset_under_prefetch,
 }
