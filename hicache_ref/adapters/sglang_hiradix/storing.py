@@ -324,7 +324,7 @@ class StoringCaller(Caller):
             busy = {*self._reading_or_writing(), *(name for name in self.books.pending() if name[0] in "hdf")}
             busy |= {fetch.name for fetch in self._open()}
             if busy:
-                return Refused(why="work in flight, or a request waits", wait_for=tuple(sorted(busy)))
+                return Refused(why="work in flight", wait_for=tuple(sorted(busy)))
             self.engine.cache.check_hicache_events()
         self.engine.reset()
         survivors = {name: each for name, each in self.books.fetches.items() if self.workers.works_on(each.operation)}
