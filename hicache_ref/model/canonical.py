@@ -95,7 +95,7 @@ class _Tree:
         return (node.born if self.by_birth else 0, node.last[KV])
 
     def rows(self) -> Form:
-        """For each node its parent, its key, what its copies hold, its hits and priority as far as they matter, if it was put."""
+        """For each node its parent, key, contents, hits and priority as far as they matter, if it was put."""
         enough = _hits_that_matter(self.state.policy, self.rules)
         by_priority = self.rules.eviction == "priority"
         pools = [(name, self.state.pools[name]) for name in POOLS]
