@@ -95,7 +95,7 @@ class _Tree:
         return (node.born if self.by_birth else 0, node.last[KV])
 
     def rows(self) -> Form:
-        """For each node its parent, its key, what its copies hold, and its hits and priority as far as they matter."""
+        """For each node its parent, key, contents, hits and priority as far as they matter, if it was put."""
         enough = _hits_that_matter(self.state.policy, self.rules)
         by_priority = self.rules.eviction == "priority"
         pools = [(name, self.state.pools[name]) for name in POOLS]
@@ -107,6 +107,7 @@ class _Tree:
                     tuple([_contents(pool, node.at.get(name), node.hashes) for name, pool in pools]),
                     min(node.hits, enough),
                     node.priority if by_priority else 0,
+                    node.is_put,
                 )
                 for node in self.nodes
             ]
@@ -325,8 +326,10 @@ def _hits_that_matter(policy: WritePolicy, rules: Rules) -> int:
     """The number of hits from which one more changes nothing; under lfu there is none."""
     if rules.eviction == "lfu":
         return sys.maxsize
-    before_backup = 0 if policy == "write_back" else rules.hits_before_backup(policy) - 1
-    return max(before_backup, rules.slru_protected_threshold if rules.eviction == "slru" else 0)
+    counted = 0 if policy == "write_back" else rules.hits_before_backup(policy) - 1
+    if rules.storage_put == "hit" and policy != "write_back":
+        counted = max(counted, rules.hits_before_put(policy) - 1)
+    return max(counted, rules.slru_protected_threshold if rules.eviction == "slru" else 0)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -59,6 +59,8 @@ class Node:
     hits: int
     priority: int
     children: dict[ChildKey, NodeId]
+    is_put: bool = False
+    """Whether a write of it has ended whole, under the rule `storage_put` = `hit` (upstream: backuped_storage)."""
 
     @property
     def device(self) -> Pages | None:
@@ -297,6 +299,7 @@ def _clone_pool(pool: Pool) -> Pool:
 
 def _clone_node(node: Node) -> Node:
     twin = _bare(Node)
+    twin.is_put = node.is_put
     twin.id = node.id
     twin.parent = node.parent
     twin.key = node.key

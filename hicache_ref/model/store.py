@@ -66,6 +66,8 @@ class StoreRules(InsertRules):
         nodes = self.owners(KV_HOST, part.host)
         if not self.storage.attached or not nodes or (self.evicting and not self.rules.write_back_offers):
             return
+        if self.rules.storage_put == "hit":
+            return
         for node in nodes:
             if self.may_be_stored(node):
                 for digest in node.hashes:
@@ -81,7 +83,7 @@ class StoreRules(InsertRules):
 
         One write has pages that follow each other: where some between are not owed, there are several.
         """
-        under_way = {h for each in self.storage.records.values() if isinstance(each, Backup) for h in each.hashes}
+        under_way = self._under_way()
         above: list[PageHash] = []
         run: list[int] = []
         offered = 0
@@ -101,6 +103,34 @@ class StoreRules(InsertRules):
             self._put(node, run, above)
         if offered > len(node.key):
             self.facts.append("offered_with_owed_above")
+
+    def count_hit(self, node: Node) -> bool:
+        """Also: by the rule `storage_put` = `hit` a node that is on host is put, unless a write of it ended whole."""
+        due = super().count_hit(node)
+        if self.rules.storage_put == "hit" and self.state.policy != "write_back" and self._is_due_to_be_put(node):
+            self._put_node(node)
+        return due
+
+    def _is_due_to_be_put(self, node: Node) -> bool:
+        wanted = self.rules.hits_before_put(self.state.policy)
+        hit = self.storage.attached and not node.is_put and node.hits >= wanted
+        return hit and self.may_be_stored(node) and self.is_settled_on_host(node) and not self.is_under_way(node)
+
+    def is_under_way(self, node: Node) -> bool:
+        """Whether a write on the books has a page of the node."""
+        return not self._under_way().isdisjoint(node.hashes)
+
+    def _under_way(self) -> set[PageHash]:
+        return {h for each in self.storage.records.values() if isinstance(each, Backup) for h in each.hashes}
+
+    def _put_node(self, node: Node) -> None:
+        """A write of all pages of the node is on the books; those that storage is not believed to have are owed."""
+        for digest in node.hashes:
+            self.storage.reported.discard(digest)
+            if digest not in self.storage.believed:
+                self.storage.owed.setdefault(digest, 0)
+        path = [h for number in reversed(self.path(node.id)) for h in self.state.nodes[number].hashes]
+        self._put(node, list(node.host or ()), path)
 
     def _put(self, node: Node, pages: list[int], path: list[PageHash]) -> None:
         """A write of these pages, which hold the end of `path`, is on the books; it is named after the node."""
@@ -178,6 +208,9 @@ class StoreRules(InsertRules):
         self._update_leaves_of(record.pages)
         if record.done < len(record.hashes):
             self.facts.append("write_cut_short")
+        elif self.rules.storage_put == "hit":
+            for each in self.owners(KV_HOST, record.pages[-1:]):
+                each.is_put = True
         storage = self.storage
         if record.cleared:
             if not self.rules.attach_offers:

@@ -7,10 +7,12 @@ would be met; a finding whose smallest trace has such a step in it is told apart
 from collections.abc import Callable, Mapping
 
 from hicache_ref.model import Model
-from hicache_ref.model.records import PrefetchQueued, PrefetchReading
+from hicache_ref.model.records import BackupWriting, PrefetchQueued, PrefetchReading
+from hicache_ref.model.state import Node, clone
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, ROOT
 from hicache_ref.vocabulary.operations import Operation
+from hicache_ref.vocabulary.outcomes import Refused
 
 Askers = Mapping[str, str]
 """Storage operation -> the request that asked for it, whether or not that still waits."""
@@ -115,6 +117,70 @@ def _load_evicts(op: Operation, model: Model, askers: Askers) -> bool:
     return sum(len(each.key) for each in path if each.device is None) > model.free_count(KV_DEVICE)
 
 
+def _hit_under_copy(op: Operation, model: Model, askers: Askers) -> bool:
+    """A node is hit while it is copied to host, where hits put it to storage."""
+    return any(node.host is not None and not model.is_settled_on_host(node) for node in _hit(op, model))
+
+
+def _hit_under_write(op: Operation, model: Model, askers: Askers) -> bool:
+    """A node is hit while it is put to storage, where hits do that."""
+    return any(model.is_under_way(node) for node in _hit(op, model))
+
+
+def _hit(op: Operation, model: Model) -> list[Node]:
+    """The nodes that an insert hits, where hits put them to storage."""
+    if not isinstance(op, ops.Insert) or not model.state.storage.attached or model.rules.storage_put != "hit":
+        return []
+    found = model.look(model.pages(op.key), op.key.extra)
+    return [model.state.nodes[number] for number in model.path(found.node.id)]
+
+
+def _write_stops_short(op: Operation, model: Model, askers: Askers) -> bool:
+    """A write ends with a batch that is cut short, and had whole ones before."""
+    record = model.state.storage.records.get(op.id) if isinstance(op, ops.WriteDone) else None
+    if not isinstance(op, ops.WriteDone) or not isinstance(record, BackupWriting):
+        return False
+    batch = min(model.profile.sizes.storage_batch, len(record.pages) - record.done)
+    return record.done > 0 and op.pages < batch
+
+
+def _query_hits_less(op: Operation, model: Model, askers: Askers) -> bool:
+    """Storage has fewer pages than were taken for the prefetch."""
+    record = model.state.storage.records.get(op.id) if isinstance(op, ops.QueryDone) else None
+    return isinstance(op, ops.QueryDone) and isinstance(record, PrefetchQueued) and op.hits < len(record.pages)
+
+
+def _prefetch_at_limit(op: Operation, model: Model, askers: Askers) -> bool:
+    """With what a prefetch asks for the limit is reached."""
+    if not isinstance(op, ops.Prefetch) or not model.state.storage.attached:
+        return False
+    asked = model.state.storage.occupied + _asked(op, model)
+    return asked * model.profile.sizes.page_size >= model.prefetch_capacity()
+
+
+def _prefetch_finds_no_room(op: Operation, model: Model, askers: Askers) -> bool:
+    """A prefetch is refused because the host is full, also after an eviction."""
+    if not isinstance(op, ops.Prefetch) or _asked(op, model) <= model.free_count(KV_HOST):
+        return False
+    twin = Model(model.profile)
+    twin.state = clone(model.state)
+    outcome = twin.step(op).outcome
+    return isinstance(outcome, Refused) and outcome.why == "host full"
+
+
+def _asked(op: ops.Prefetch, model: Model) -> int:
+    pages = model.pages(op.key)
+    return len(pages) - model.look(pages, op.key.extra).length
+
+
+def _read_of_many(op: Operation, model: Model, askers: Askers) -> bool:
+    return isinstance(op, ops.ReadDone) and op.pages > 1
+
+
+def _reset_under_prefetch(op: Operation, model: Model, askers: Askers) -> bool:
+    return isinstance(op, ops.Reset) and bool(model.state.storage.open)
+
+
 TRIGGERS: dict[str, Trigger] = {
     "query_raises": _query_raises,
     "read_raises": _read_raises,
@@ -129,5 +195,13 @@ TRIGGERS: dict[str, Trigger] = {
     "insert_below_backed": _insert_below_backed,
     "load_evicts": _load_evicts,
     "detach_of_nothing": _detach_of_nothing,
+    "hit_under_copy": _hit_under_copy,
+    "hit_under_write": _hit_under_write,
+    "write_stops_short": _write_stops_short,
+    "query_hits_less": _query_hits_less,
+    "prefetch_at_limit": _prefetch_at_limit,
+    "prefetch_finds_no_room": _prefetch_finds_no_room,
+    "read_of_many": _read_of_many,
+    "reset_under_prefetch": _reset_under_prefetch,
 }
 """Each is asked before the step: the operation, the model as it is then, and who asked for what."""

@@ -24,7 +24,10 @@ class Rules(Frozen):
 
     write_policy: WritePolicy = "write_through"
     write_through_threshold: Annotated[int, Field(ge=1)] | None = None
-    """Hits at which a node is backed up; None: 1 under write_through, else 2 (HC-BACKUP-05)."""
+    """Hits at which a node is backed up; None: 1 under write_through, else `selective_hits` (HC-BACKUP-05)."""
+
+    selective_hits: Annotated[int, Field(ge=1)] = 2
+    """Hits at which write_through_selective backs a node up, where no threshold is given."""
 
     eviction: EvictionPolicy = "lru"
     slru_protected_threshold: Annotated[int, Field(ge=1)] = 2
@@ -119,6 +122,9 @@ class Rules(Frozen):
     give_back: Literal["at_once", "queued"] = "at_once"
     """Whether pages that an abort or a commit gives up are free at once or with a later poll."""
 
+    storage_put: Literal["backed_up", "hit"] = "backed_up"
+    """When a node is put: as its copy to host is applied, or at later hits, until a write of it has ended whole."""
+
     write_back_offers: bool = True
     """Whether what an eviction has copied to host inside its step is owed to storage."""
 
@@ -147,7 +153,11 @@ class Rules(Frozen):
         """The number of hits at which `policy` backs a node up."""
         if self.write_through_threshold is not None:
             return self.write_through_threshold
-        return 1 if policy == "write_through" else 2
+        return self.hits_before_put(policy)
+
+    def hits_before_put(self, policy: WritePolicy) -> int:
+        """The number of hits from which `policy` puts a node to storage, by the rule `storage_put` = `hit`."""
+        return 1 if policy == "write_through" else self.selective_hits
 
 
 class HostPool(Frozen):
@@ -263,6 +273,7 @@ RULES: dict[str, Rules] = {
         _HIRADIX
         | _FIRST
         | {"write_policy": "write_through_selective", "prefetch_timeout": "constant", "chunked_counts_hit": True}
+        | {"selective_hits": 3, "storage_put": "hit"}
     ),
     "sglang-0.5.2": Rules.model_validate(
         _HIRADIX | _FIRST | {"write_policy": "write_through_selective", "prefetch_timeout": "constant"}

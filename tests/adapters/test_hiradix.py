@@ -166,7 +166,7 @@ def test_write_back_copies_inside_the_step(version: str) -> None:
     assert Audited() == driven(Audit())
 
 
-@pytest.mark.parametrize("version", STREAMED)
+@pytest.mark.parametrize("version", ALL_RELEASES)
 def test_more_loads_may_run_than_the_ring_has_events(version: str) -> None:
     """Goal: the ring of three is no limit of the cache. Method: four loads, none of them ended."""
     driven = Driven.of(version)

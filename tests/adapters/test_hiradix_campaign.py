@@ -8,7 +8,7 @@ import pytest
 
 from hicache_ref.oracle.campaign import Budget, Campaign, Divergence, Outlook
 from hicache_ref.oracle.known import Known, read_known
-from hicache_ref.vocabulary.profile import profile_named
+from hicache_ref.vocabulary.profile import Sizes, profile_named
 
 pytest.importorskip("torch")
 
@@ -57,7 +57,7 @@ def test_no_page_is_released_twice_in_0_5_20_unless_a_request_comes_back() -> No
     assert DOUBLE_OWNER not in {each.finding.requirement for each in found}
 
 
-@pytest.mark.parametrize("version", ["0.5.2", "0.5.20"])
+@pytest.mark.parametrize("version", ["0.5.1.post3", "0.5.2", "0.5.20"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_nothing_new_is_found(version: str, seed: int) -> None:
     """Goal: every difference is attributed. Method: walks with the known divergences that come with the adapter."""
@@ -66,7 +66,22 @@ def test_nothing_new_is_found(version: str, seed: int) -> None:
     assert outlook.steps >= 4_000
 
 
-@pytest.mark.parametrize("version", ALL_RELEASES[1:])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_nothing_new_is_found_of_prefetches_one_page_at_a_time(seed: int) -> None:
+    """Goal: what 0.5.1 does to larger batches does not hide the rest. Method: as above, a host with room."""
+    adapter, description = child(version="0.5.1.post3")
+    roomy = Sizes(device_pages=6, host_pages=20, storage_batch=1)
+    profile = profile_named(description.profile).model_copy(update={"sizes": roomy})
+    campaign = Campaign(
+        adapter, profile, seed=seed, known=known_of("0.5.1.post3"), keep_going=True, fixed_sizes=True
+    )  # fmt: skip
+    outlook = campaign.run(Budget(steps=4_000))
+    assert [] == [each.finding for each in new(outlook)]
+    assert outlook.tally["HC-PREF-06"] >= 200
+    assert outlook.tally["HC-STORE-12"] >= 10
+
+
+@pytest.mark.parametrize("version", ALL_RELEASES)
 def test_each_known_divergence_still_fails(version: str) -> None:
     """Goal: no entry outlives its fault. Method: its own trace, and that it is recognised."""
     outlook = checked(version, Budget(walks=1), known=known_of(version), keep=True)

@@ -5,8 +5,10 @@ import pytest
 from hicache_ref.adapters.failures import ImplementationRaised
 from hicache_ref.vocabulary.operations import (
     Abort,
+    Audit,
     CopyDone,
     EvictHost,
+    Insert,
     MatchPrefix,
     Poll,
     Progress,
@@ -15,7 +17,7 @@ from hicache_ref.vocabulary.operations import (
     Reset,
     WriteDone,
 )
-from hicache_ref.vocabulary.outcomes import Done, Evicted, Progressed, Refused
+from hicache_ref.vocabulary.outcomes import Audited, Done, Evicted, Progressed, Refused
 from hicache_ref.vocabulary.profile import Sizes
 
 pytest.importorskip("torch")
@@ -157,6 +159,21 @@ def test_one_buffer_serves_all_pages_of_a_batch() -> None:
     assert Progressed(done=True, loaded=2) == driven(Progress(rid="q"))
     _, last = driven.hashes(5, 6)
     assert (last, last) == driven.held("host", 5, 6)
+
+
+def test_a_hit_puts_what_is_still_copied_to_host() -> None:
+    """Goal: 0.5.1 does not wait for the copy. Method: insert twice with no poll between, and once with one."""
+    driven = Driven.of("0.5.1.post3")
+    driven.attach()
+    driven.insert(1)
+    driven.back_up((1,))
+    assert Audited() == driven(Audit())
+    driven(Insert(rid="s", key=driven.key(1), start=1))
+    assert Audited(pending=(f"b:{driven.key(1)}",)) == driven(Audit())
+    driven.insert(2)
+    driven(Insert(rid="s", key=driven.key(2), start=1))
+    pending = tuple(f"{kind}:{driven.key(number)}" for kind, number in (("b", 1), ("b", 2), ("h", 2)))
+    assert Audited(pending=pending) == driven(Audit())
 
 
 def test_a_prefetch_beyond_the_limit_kills_the_thread() -> None:

@@ -20,7 +20,7 @@ from hicache_ref.search.storing import attach
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import OPERATION_TYPES, Operation
-from hicache_ref.vocabulary.profile import RULES, Profile
+from hicache_ref.vocabulary.profile import RULES, Profile, Sizes
 from hicache_ref.vocabulary.storage import StorageSettings
 
 AUDIT = (ops.Audit(),)
@@ -126,6 +126,75 @@ def test_a_trigger_is_met_by_its_step_alone(name: str) -> None:
         lockstep.step(op)
     assert lockstep.is_trigger(trigger, name)
     assert not lockstep.is_trigger(other, name)
+
+
+HIT = ops.Insert(rid="s", key=Key(tokens=(1, 2)), start=2)
+SETTLED = (ops.CopyDone(ticket="h:1.2"), ops.Poll(backups=1))
+LONG = Key(tokens=(1, 2, 3))
+LONG_PUT = (
+    ops.TakePages(rid="r", n=3),
+    ops.Forward(rid="r", key=LONG, start=0),
+    ops.ForwardDone(rid="r"),
+    ops.Insert(rid="r", key=LONG, start=0),
+    ops.CopyDone(ticket="h:1.2.3"),
+    ops.Poll(backups=1),
+    ops.Insert(rid="s", key=LONG, start=3),
+    ops.WriteDone(id="b:1.2.3", pages=2),
+)
+EARLY_MET: dict[str, tuple[tuple[Operation, ...], Operation, Operation]] = {
+    "hit_under_copy": ((*ATTACHED, *COMPUTED), HIT, HIT.model_copy(update={"key": Key(tokens=(7, 8))})),
+    "hit_under_write": (
+        (*ATTACHED, *COMPUTED, *SETTLED, HIT),
+        HIT,
+        HIT.model_copy(update={"key": Key(tokens=(7, 8))}),
+    ),
+    "write_stops_short": (
+        (*ATTACHED, *LONG_PUT),
+        ops.WriteDone(id="b:1.2.3"),
+        ops.WriteDone(id="b:1.2.3", pages=1),
+    ),
+    "query_hits_less": (READING[:2], ops.QueryDone(id="p:1.2.3", hits=2), ops.QueryDone(id="p:1.2.3", hits=3)),
+    "prefetch_at_limit": (
+        ATTACHED,
+        ops.Prefetch(rid="q", key=Key(tokens=tuple(range(16)))),
+        ops.Prefetch(rid="q", key=Key(tokens=tuple(range(15)))),
+    ),
+    "read_of_many": (READING, ops.ReadDone(id="p:1.2.3", pages=2), ops.ReadDone(id="p:1.2.3", pages=1)),
+    "reset_under_prefetch": (READING, ops.Reset(), ops.Audit()),
+}
+
+
+@pytest.mark.parametrize("name", sorted(EARLY_MET))
+def test_a_trigger_of_0_5_1_is_met_by_its_step_alone(name: str) -> None:
+    """Goal: as above, under the rules of the first release. Method: its preset, and a host with room."""
+    before, trigger, other = EARLY_MET[name]
+    rules = RULES["sglang-0.5.1"].model_copy(update={"write_policy": "write_through"})
+    lockstep = lockstep_of(Profile(rules=rules, sizes=Sizes(device_pages=4, host_pages=24)))
+    for op in before:
+        lockstep.step(op)
+    assert lockstep.is_trigger(trigger, name)
+    assert not lockstep.is_trigger(other, name)
+
+
+@pytest.mark.parametrize("put", [False, True])
+def test_a_prefetch_without_room_is_told_from_one_that_evicts(put: bool) -> None:
+    """Goal: as above. Method: fill the host, half of it with pages that nothing uses or that a write pins."""
+    rules = RULES["sglang-0.5.1"].model_copy(update={"write_policy": "write_through"})
+    lockstep = lockstep_of(Profile(rules=rules, sizes=Sizes(device_pages=2, host_pages=4)))
+    key = Key(tokens=(5, 6))
+    for op in (
+        *ATTACHED,
+        *COMPUTED,
+        *SETTLED,
+        *((HIT,) if put else ()),
+        ops.Evict(n=2),
+        ops.TakePages(rid="t", n=2),
+        ops.Forward(rid="t", key=key, start=0),
+        ops.ForwardDone(rid="t"),
+        ops.Insert(rid="t", key=key, start=0),
+    ):
+        lockstep.step(op)
+    assert put == lockstep.is_trigger(ops.Prefetch(rid="q", key=Key(tokens=(9,))), "prefetch_finds_no_room")
 
 
 def test_triggers_under_write_back() -> None:

@@ -23,6 +23,7 @@ WALKS_MAX = 400
 OTHER: dict[str, object] = {
     "write_policy": "write_through_selective",
     "write_through_threshold": 2,
+    "selective_hits": 3,
     "eviction": "fifo",
     "slru_protected_threshold": 3,
     "backup_scope": "node_if_parent",
@@ -61,9 +62,11 @@ OTHER: dict[str, object] = {
     "prefetch_timeout": "constant",
     "read_tail": "io_end",
     "write_back_offers": False,
+    "storage_put": "hit",
     "attach_again": "policy",
 }
 SETTING: dict[str, dict[str, object]] = {
+    "selective_hits": {"write_policy": "write_through_selective"},
     "slru_protected_threshold": {"eviction": "slru"},
     "backup_scope": {"write_through_threshold": 2},
     "contiguity": {"write_policy": "write_back"},

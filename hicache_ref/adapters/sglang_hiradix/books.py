@@ -187,9 +187,12 @@ class Watch:
         return done
 
     def _step_all(self, name: str) -> None:
+        """Each thread of that name has done all that it was asked for: it wakes, then takes from its queue."""
         for thread in list(StepThread.living):
             if thread.name == name and thread.owner is self.engine.controller and thread.is_alive():
                 thread.step()
+                while thread.is_alive() and not thread.is_idle():
+                    thread.step()
 
     def _note(self, to: Literal["host", "device"], acks: Sequence[Any], node: Any) -> None:
         """The copy that was just submitted has its name; in a step that blocks it may lose that again."""

@@ -285,17 +285,20 @@ class StoringCaller(Caller):
         return Done()
 
     def _close_all(self) -> None:
-        if not hasattr(self.engine.cache, "release_aborted_request"):
-            return
-        told = getattr(self.engine.cache, "prefetch_loaded_tokens_by_reqid", ())
-        waiting = [fetch.rid for fetch in self.books.fetches.values() if self.is_open(fetch)]
-        for rid in (*waiting, *told):
-            self.on_abort(ops.Abort(rid=rid))
-        for fetch in list(self.books.fetches.values()):
+        """What is closed or can be is over as far as it does not run; up to 0.5.1 no call closes a prefetch."""
+        if hasattr(self.engine.cache, "release_aborted_request"):
+            told = getattr(self.engine.cache, "prefetch_loaded_tokens_by_reqid", ())
+            for rid in (*(fetch.rid for fetch in self._open()), *told):
+                self.on_abort(ops.Abort(rid=rid))
+        closed = [fetch for fetch in self.books.fetches.values() if not self.is_open(fetch)]
+        for fetch in closed:
             if fetch.stage == "queued" and self.workers.obstacle(QUERIES, fetch.operation) is None:
                 self.workers.query(fetch, 0, raised=False)
         # What has ended is applied, also if something else has to be waited for.
         self.on_poll(ops.Poll(answers=_ALL, reads=_ALL, writes=_ALL, releases=_ALL))
+
+    def _open(self) -> list[Fetch]:
+        return [fetch for fetch in self.books.fetches.values() if self.is_open(fetch)]
 
     def _reading_or_writing(self) -> tuple[str, ...]:
         reading = [name for name, fetch in self.books.fetches.items() if fetch.stage in ("reading", "dead")]
@@ -318,7 +321,8 @@ class StoringCaller(Caller):
         """Cache and pools are as new, unless something runs: a scheduler flushes when it is idle and has polled."""
         if not self.resets_anytime:
             self._close_all()
-            busy = (*self._reading_or_writing(), *(name for name in self.books.pending() if name[0] in "hdf"))
+            busy = {*self._reading_or_writing(), *(name for name in self.books.pending() if name[0] in "hdf")}
+            busy |= {fetch.name for fetch in self._open()}
             if busy:
                 return Refused(why="work in flight", wait_for=tuple(sorted(busy)))
             self.engine.cache.check_hicache_events()
