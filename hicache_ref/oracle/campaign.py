@@ -105,6 +105,9 @@ class Campaign:
         self.level: Level = self.description.level
         self.seed = seed
         self.known = known
+        self.triggers = sorted({each.trigger for each in known if each.trigger in TRIGGERS})
+        """Those that what is known names; other names of theirs are facts of the model."""
+
         self.keep_going = keep_going
         self.fixed_sizes = fixed_sizes
         self.wanted = wanted
@@ -171,6 +174,7 @@ class Campaign:
         """The adapter, reset, beside a new model; known divergences that say so do not end it. Raises AdapterError."""
         checker = Checker(profile, only=self.wanted or None)
         lockstep = Lockstep(self.adapter, self.description, profile, self.level, checker)
+        lockstep.watched = self.triggers
         if forgiving:
             lockstep.forgives = partial(self._forgives, lockstep)
         return lockstep
@@ -181,8 +185,7 @@ class Campaign:
 
     def _leaves_out(self, lockstep: Lockstep, op: Operation) -> bool:
         """Whether the walk is not to make this step: known to go wrong, or out of turn."""
-        named = (entry.trigger for entry in self.known if entry.trigger in TRIGGERS)
-        return lockstep.is_out_of_turn(op) or any(lockstep.is_trigger(op, name) for name in named if name)
+        return lockstep.is_out_of_turn(op) or any(lockstep.is_trigger(op, name) for name in self.triggers)
 
     def _draw_profile(self, rng: random.Random) -> Profile:
         offered = self.description.evictions

@@ -4,7 +4,7 @@ Order of a step: ask the model whether the operation is valid, apply it to the i
 the model with a chooser that adopts what the implementation was free to choose, compare.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from hicache_ref.model import Model, Step
 from hicache_ref.model.chooser import PolicyChooser, ReplayChooser
@@ -92,8 +92,11 @@ class Lockstep:
         self.askers: dict[str, str] = {}
         """Storage operation -> the request that asked for it."""
 
+        self.watched: Collection[str] = ()
+        """The triggers that are looked for in each step."""
+
         self.met: set[str] = set()
-        """Triggers that steps were, and facts of the model in them."""
+        """Which of them steps were, and facts of the model in steps."""
 
         self.forgives: Callable[[Finding], bool] = lambda finding: False
         """Whether the run goes on after a difference in what was published, on which nothing later depends."""
@@ -107,8 +110,8 @@ class Lockstep:
     def step(self, op: Operation, choices: Sequence[Choice] | None = None) -> Outcome:
         """The operation has happened on both sides and nothing differs. Raises Found."""
         index = len(self.steps)
-        if self.model.requires(op) is None:
-            self.met.update(name for name, meets in TRIGGERS.items() if meets(op, self.model, self.askers))
+        if self.watched and self.model.requires(op) is None:
+            self.met.update(name for name in self.watched if self.is_trigger(op, name))
         self.steps.append(Recorded(op, tuple(choices or ())))
         self.chooser.recorded = ReplayChooser(choices or ())
         self.ours = None

@@ -233,8 +233,8 @@ def test_walks_leave_triggers_out() -> None:
 
 
 def watched(lockstep: Lockstep, met: set[str]) -> Lockstep:
-    """The lockstep, whose triggers are gathered in `met`."""
-    lockstep.met = met
+    """The lockstep, in which all triggers are looked for, and gathered in `met`."""
+    lockstep.met, lockstep.watched = met, tuple(TRIGGERS)
     return lockstep
 
 
