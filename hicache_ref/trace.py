@@ -157,7 +157,7 @@ def write_trace(path: Path | str, trace: Trace) -> None:
     except OSError as problem:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
-        raise _unwritable(path, None, problem) from None
+        raise unwritable(path, None, problem) from None
 
 
 class WriteAhead:
@@ -178,7 +178,7 @@ class WriteAhead:
         try:
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         except OSError as problem:
-            raise _unwritable(self._path, None, problem) from None
+            raise unwritable(self._path, None, problem) from None
         try:
             self._write(dumps(self._header).encode() + b"\n")
         except TraceError:
@@ -220,16 +220,10 @@ class WriteAhead:
             os.close(self._file)
 
     def _write(self, data: bytes) -> None:
-        rest = memoryview(data)
         try:
-            while rest:
-                rest = rest[os.write(self._file, rest) :]
+            append_whole(self._file, data, self._bytes)
         except OSError as problem:
-            # Without the half that was written, what remains is a valid trace.
-            with suppress(OSError):
-                os.ftruncate(self._file, self._bytes)
-                os.lseek(self._file, self._bytes, os.SEEK_SET)
-            raise _unwritable(self._path, self._line, problem) from None
+            raise unwritable(self._path, self._line, problem) from None
         self._bytes += len(data)
 
 
@@ -252,7 +246,24 @@ def _tail(
     return b"".join(parts) + b"}"
 
 
-def _unwritable(path: Path, line: int | None, problem: OSError) -> TraceError:
+def append_whole(file: int, data: bytes, at: int) -> None:
+    """The file has `data` behind its first `at` bytes, where it ended. Raises OSError, and it ends there as before.
+
+    Without what was half written, what remains is a valid trace.
+    """
+    rest = memoryview(data)
+    try:
+        while rest:
+            rest = rest[os.write(file, rest) :]
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(file, at)
+            os.lseek(file, at, os.SEEK_SET)
+        raise
+
+
+def unwritable(path: Path, line: int | None, problem: OSError) -> TraceError:
+    """What to raise where a trace cannot be written."""
     return TraceError(path, line, f"cannot be written ({problem.strerror}), expected a writable file and room in it")
 
 

@@ -293,26 +293,30 @@ class Calls:
 
     def before_evict(self, *args: Any, **kwargs: Any) -> tuple[bytes, int] | None:
         """How much is asked for, and how much was free."""
-        count = -(-int(Given(args, kwargs)("num_tokens")) // self.engine.page_size)
-        return (lines.op(b"evict", n=count), self.engine.allocator.available_size()) if count > 0 else None
+        return self._asked(b"evict", self.engine.allocator, Given(args, kwargs))
 
     def after_evict(self, noted: tuple[bytes, int] | None, result: Any) -> None:
         """How much more is free."""
-        if noted is not None:
-            self.step(noted[0], self._freed(self.engine.allocator.available_size() - noted[1]))
+        self._freed(noted, self.engine.allocator)
 
     def before_evict_host(self, *args: Any, **kwargs: Any) -> tuple[bytes, int] | None:
         """As `before_evict`."""
-        count = -(-int(Given(args, kwargs)("num_tokens")) // self.engine.page_size)
-        return (lines.op(b"evict_host", n=count), self.engine.host.available_size()) if count > 0 else None
+        return self._asked(b"evict_host", self.engine.host, Given(args, kwargs))
 
     def after_evict_host(self, noted: tuple[bytes, int] | None, result: Any) -> None:
         """As `after_evict`."""
-        if noted is not None:
-            self.step(noted[0], self._freed(self.engine.host.available_size() - noted[1]))
+        self._freed(noted, self.engine.host)
 
-    def _freed(self, tokens: int) -> bytes:
-        return lines.told(b"evicted", freed=self.pages(tokens))
+    def _asked(self, name: bytes, pool: Any, given: Given) -> tuple[bytes, int] | None:
+        """The operation and what is free in the pool, or None where nothing is asked for."""
+        count = -(-int(given("num_tokens")) // self.engine.page_size)
+        return (lines.op(name, n=count), pool.available_size()) if count > 0 else None
+
+    def _freed(self, noted: tuple[bytes, int] | None, pool: Any) -> None:
+        """The operation noted before is a step that has freed what is free now and was not then."""
+        if noted is not None:
+            op, free = noted
+            self.step(op, lines.told(b"evicted", freed=self.pages(pool.available_size() - free)))
 
     # -- copies -----------------------------------------------------------------------------------------------------
 

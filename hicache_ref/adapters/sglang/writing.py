@@ -1,10 +1,9 @@
 """Lines of a trace on their way to a file: whole ones, many at a time."""
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
-from hicache_ref.trace import TraceError, TraceHeader, dumps
+from hicache_ref.trace import TraceHeader, append_whole, dumps, unwritable
 
 LINES_HELD = 512
 BYTES_HELD = 1 << 20
@@ -27,7 +26,7 @@ class TraceWriter:
         try:
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         except OSError as problem:
-            raise self._unwritable(problem) from None
+            raise unwritable(self._path, None, problem) from None
         self._hold(dumps(header).encode() + b"\n")
         self.flush()
 
@@ -43,19 +42,14 @@ class TraceWriter:
 
     def flush(self) -> None:
         """Everything added is with the operating system. Raises TraceError."""
-        data = memoryview(b"".join(self._held))
+        data = b"".join(self._held)
         self._held.clear()
         self._held_bytes = 0
-        whole = self._written + len(data)
         try:
-            while data:
-                data = data[os.write(self._file, data) :]
+            append_whole(self._file, data, self._written)
         except OSError as problem:
-            # Without what was half written, the rest is a valid trace.
-            with suppress(OSError):
-                os.ftruncate(self._file, self._written)
-            raise self._unwritable(problem) from None
-        self._written = whole
+            raise unwritable(self._path, None, problem) from None
+        self._written += len(data)
 
     def close(self) -> None:
         """Everything added is in the file, and nothing more can be added. Raises TraceError."""
@@ -72,7 +66,3 @@ class TraceWriter:
         self._held_bytes += len(line)
         if len(self._held) >= LINES_HELD or self._held_bytes >= BYTES_HELD:
             self.flush()
-
-    def _unwritable(self, problem: OSError) -> TraceError:
-        what = f"cannot be written ({problem.strerror}), expected a writable file and room in it"
-        return TraceError(self._path, None, what)
