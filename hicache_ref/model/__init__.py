@@ -1,7 +1,7 @@
 """The specification as one function: `Model.step(operation, choose) -> Step`.
 
 Read `Model.step` below, then one file per family of operations, lowest first: pages, leaves, locks, tree, match,
-copies, evict, backup, load, insert, store, prefetch, commit, lifecycle. Each operation is two methods:
+copies, evict, backup, load, insert, hybrid, store, prefetch, commit, lifecycle. Each operation is two methods:
 `requires_<op>`, pure, which says why it may not happen now, and `on_<op>`, with the headings `# change` and `# tell`.
 """
 
@@ -52,7 +52,7 @@ class Model(LifecycleRules):
         if not self.profile.enabled and op.op in _ANSWERS_OF_A_DISABLED_CACHE:
             return Step(_ANSWERS_OF_A_DISABLED_CACHE[op.op])
         self.choose = choose
-        self.effects, self.events, self.facts, self.victims = [], [], [], []
+        self.effects, self.events, self.facts, self.victims, self.given_up = [], [], [], [], []
         outcome: Outcome = getattr(self, f"on_{op.op}")(op)
         return Step(outcome, tuple(self.effects), tuple(self.events), tuple(self.facts), tuple(self.victims))
 
@@ -72,6 +72,8 @@ _ANSWERS_OF_A_DISABLED_CACHE: dict[str, Outcome] = {
     "unlock": Done(),
     "evict": Evicted(freed=0),
     "evict_host": Evicted(freed=0),
+    "evict_state": Evicted(freed=0),
+    "evict_host_state": Evicted(freed=0),
     "write_backup": Refused(why="disabled"),
     "load_back": Refused(why="disabled"),
     "poll": Polled(),

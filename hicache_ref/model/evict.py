@@ -132,14 +132,6 @@ class EvictRules(CopyRules):
         self.drop_subtree(node)
         return True
 
-    def is_in_use(self, node: Node) -> bool:
-        """Whether something pins the node, so that it may not be dropped."""
-        return node.locks[KV] > 0
-
-    def pinned_by(self, node: Node) -> set[str]:
-        """The operations that keep the node without a lock: none here."""
-        return set()
-
     def evict_host(self, count: int) -> Tally:
         """As `on_evict_host`."""
         given: list[int] = []

@@ -9,7 +9,7 @@ from hicache_ref.model.pages import PageRules
 from hicache_ref.model.state import Node, running
 from hicache_ref.vocabulary.events import BlockRemoved, BlockStored
 from hicache_ref.vocabulary.hashing import block_hash, chain
-from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, ROOT, Medium, NodeId, PageHash, Pages, PoolName
+from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, KV_POOLS, ROOT, STATE_HOST, Medium, NodeId, PageHash, Pages, PoolName
 
 _STORED = TypeAdapter(list[BlockStored])
 
@@ -28,7 +28,8 @@ class LeafRules(PageRules):
         """On host only, unlocked, childless, and no copy into it is on the books (HC-LEAF-02)."""
         if node.id == ROOT or node.children or KV_DEVICE in node.at or KV_HOST not in node.at or node.locks[KV]:
             return False
-        return not self.is_being_written(KV_HOST, node.at[KV_HOST])
+        copies = (KV_HOST, STATE_HOST) if self.profile.state else (KV_HOST,)
+        return not any(self.is_being_written(name, node.at[name]) for name in copies if name in node.at)
 
     def is_being_written(self, pool_name: PoolName, pages: Pages) -> bool:
         """Whether an operation on the books writes `pages`, ended or not."""
@@ -53,7 +54,7 @@ class LeafRules(PageRules):
         Pages that it had there are not released.
         """
         had = node.at.pop(pool_name, None)
-        if had is not None:
+        if had is not None and pool_name in KV_POOLS:
             self._publish_removed(node, pool_name, had)
         if pages is not None:
             node.at[pool_name] = pages

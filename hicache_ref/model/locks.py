@@ -5,7 +5,7 @@ from dataclasses import replace
 from hicache_ref.model.leaves import LeafRules
 from hicache_ref.model.pages import ModelFault
 from hicache_ref.model.state import Node, Receipt, Ticket
-from hicache_ref.vocabulary.ids import COMPONENTS, KV_DEVICE, ROOT, Component, NodeId
+from hicache_ref.vocabulary.ids import KV, KV_DEVICE, ROOT, STATE, STATE_DEVICE, STATE_HOST, Component, NodeId
 
 Pins = tuple[tuple[Component, NodeId], ...]
 
@@ -22,9 +22,16 @@ class LockRules(LeafRules):
         return above
 
     def pin(self, anchor: NodeId, *, evicted_too: bool) -> Pins:
-        """The path of `anchor` is pinned: its resident nodes, and with `evicted_too` its host-only ones."""
-        names = [n for n in self.path(anchor) if evicted_too or KV_DEVICE in self.state.nodes[n].at]
-        pins = tuple((component, number) for component in COMPONENTS for number in names)
+        """The path of `anchor` is pinned: its resident nodes, and with `evicted_too` its host-only ones.
+
+        The state of the anchor is pinned too, on device or with `evicted_too` on any tier; never one further up, for
+        it is not needed to go on from the anchor (HC-STATE-06).
+        """
+        nodes = self.state.nodes
+        pins: Pins = tuple((KV, n) for n in self.path(anchor) if evicted_too or KV_DEVICE in nodes[n].at)
+        held = nodes[anchor].at
+        if anchor != ROOT and (STATE_DEVICE in held or (evicted_too and STATE_HOST in held)):
+            pins += ((STATE, anchor),)
         for component, number in pins:
             self._change_lock(self.state.nodes[number], component, +1)
         return pins
@@ -40,18 +47,17 @@ class LockRules(LeafRules):
         node.locks[component] = now = was + by
         if now < 0:
             raise ModelFault(f"lock count of node {node.id} fell below zero")
-        if bool(was) != bool(now):
+        if component == KV and bool(was) != bool(now):
             resident = len(node.at.get(KV_DEVICE, ()))
             self.state.protected += resident if now else -resident
             self.state.evictable += -resident if now else resident
             self.update_leaf(node.id)
 
     def lock_follows_split(self, lower: NodeId, upper: NodeId) -> None:
-        """Whatever pins the lower half pins the upper one too (HC-LOCK-04)."""
+        """Whatever pins the lower half's KV pins the upper one's too (HC-LOCK-04)."""
         for held in self._ledger():
-            more = tuple((component, upper) for component, number in held.pins if number == lower)
-            if more:
-                self._rewrite(held, held.pins + more)
+            if (KV, lower) in held.pins:
+                self._rewrite(held, (*held.pins, (KV, upper)))
 
     def forget_node(self, number: NodeId) -> None:
         """Nothing pins a node that has left the tree."""
@@ -62,6 +68,14 @@ class LockRules(LeafRules):
     def receipts_naming(self, numbers: set[NodeId]) -> set[str]:
         """The callers' receipts that pin one of these nodes."""
         return {r.id for r in self.state.receipts.values() if any(number in numbers for _, number in r.pins)}
+
+    def is_in_use(self, node: Node) -> bool:
+        """Whether something pins the node, so that it may not be dropped."""
+        return node.locks[KV] > 0
+
+    def pinned_by(self, node: Node) -> set[str]:
+        """The operations that keep the node without a lock: none here."""
+        return set()
 
     def _ledger(self) -> list[Receipt | Ticket]:
         return [*self.state.receipts.values(), *self.state.tickets.values()]

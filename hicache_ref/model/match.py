@@ -2,8 +2,7 @@
 
 from hicache_ref.model.state import Node, Receipt
 from hicache_ref.model.tree import TreeRules
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, ROOT
-from hicache_ref.vocabulary.keys import Key
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, ROOT, STATE_DEVICE
 from hicache_ref.vocabulary.operations import Lock, MatchPrefix, Unlock
 from hicache_ref.vocabulary.outcomes import Done, Invalid, Matched
 
@@ -18,7 +17,8 @@ class MatchRules(TreeRules):
     def on_match_prefix(self, op: MatchPrefix) -> Matched:
         """The path of `key` is used now, and split where the match ends."""
         # change
-        best = self._match(op.key)
+        reach = self.walk(self.pages(op.key), op.key.extra).node
+        best = self._use(reach)
         # tell
         end = self.resident_end(best)
         device = [page for number in reversed(self.path(end.id)) for page in self.state.nodes[number].at[KV_DEVICE]]
@@ -28,20 +28,36 @@ class MatchRules(TreeRules):
             last_device_node=self.key_of(end),
             last_host_node=self.key_of(self._last_host_node(best)),
             best=self.key_of(best),
+            branching=self._branching(reach, best),
         )
 
-    def _match(self, key: Key) -> Node:
-        best = self.walk(self.pages(key), key.extra).node
+    def _use(self, reach: Node) -> Node:
+        """The best end at or above the node that the key reaches; its path is used now."""
+        best = self.best_end(reach)
         self.touch(best.id)
         if KV_DEVICE not in best.at:
             self.facts.append("match_reaches_host")
         return best
 
-    def resident_end(self, node: Node) -> Node:
-        """The deepest resident node at or above; at least the root (HC-MATCH-01)."""
-        while KV_DEVICE not in node.at:
+    def best_end(self, node: Node) -> Node:
+        """The deepest node at or above where a match can end: of a hybrid model one with a state (HC-STATE-03)."""
+        while self.profile.state and not self.has_state(node):
             node = self.state.nodes[node.parent]
         return node
+
+    def resident_end(self, node: Node) -> Node:
+        """The deepest resident node at or above, of a hybrid model one with its state; at least the root (HC-MATCH-01)."""
+        while KV_DEVICE not in node.at or (self.profile.state and STATE_DEVICE not in node.at):
+            node = self.state.nodes[node.parent]
+        return node
+
+    def _branching(self, reach: Node, best: Node) -> int:
+        """How far KV alone reaches on device, in whole chunks, if that is beyond the best end (HC-STATE-04)."""
+        while KV_DEVICE not in reach.at:
+            reach = self.state.nodes[reach.parent]
+        chunk = self.profile.sizes.state_chunk
+        length = self.depth(reach) // chunk * chunk if self.profile.state else 0
+        return length if length > self.depth(best) else 0
 
     def _last_host_node(self, best: Node) -> Node:
         """Where a prefetch would anchor: the deepest node with a host copy, or the best node itself."""
@@ -62,14 +78,16 @@ class MatchRules(TreeRules):
     def on_lock(self, op: Lock) -> Done:
         """The path of the match's device end, of its best end, or of the node is pinned (HC-LOCK-02)."""
         # change
-        best = self.node_at(op.key) if op.at == "node" else self._match(op.key)
+        best = self.node_at(op.key) if op.at == "node" else self._use(self.walk(self.pages(op.key), op.key.extra).node)
         assert best is not None
         anchor = self.resident_end(best) if op.at == "device" else best
         pins = self.pin(anchor.id, evicted_too=self.rules.lock_evicted == "count")
         self.state.receipts[op.receipt] = Receipt(id=op.receipt, pins=pins)
         # tell
-        if anchor is not self.resident_end(anchor):
+        if KV_DEVICE not in anchor.at:
             self.facts.append("lock_on_host_only")
+        elif self.profile.state and STATE_DEVICE not in anchor.at:
+            self.facts.append("lock_on_tombstone")
         return Done()
 
     def requires_unlock(self, op: Unlock) -> Invalid | None:

@@ -6,7 +6,7 @@ from hicache_ref.model.chooser import POLICY, Chooser
 from hicache_ref.model.state import FREE, Owner, State, fresh, operation_id, running
 from hicache_ref.vocabulary.effects import Effect
 from hicache_ref.vocabulary.events import Event
-from hicache_ref.vocabulary.ids import POOLS, NodeId, PageHash, Pages, PoolName
+from hicache_ref.vocabulary.ids import NodeId, PageHash, Pages, PoolName
 from hicache_ref.vocabulary.profile import Profile
 
 
@@ -26,6 +26,9 @@ class PageRules:
         self.events: list[Event] = []
         self.facts: list[str] = []
         self.victims: list[tuple[PoolName, PageHash]] = []
+        self.given_up: list[tuple[PoolName, int]] = []
+        """Pages that holders gave up in this step, in order."""
+
         self.evicting = False
         """Whether the copy whose end is applied was made by the eviction under way."""
 
@@ -61,6 +64,7 @@ class PageRules:
         pool = self.state.pools[pool_name]
         busy = self._touched(pool_name, pages)
         for page in pages:
+            self.given_up.append((pool_name, page))
             if page in busy:
                 pool.owner[page] = ("op", busy[page])
                 self.facts.append("page_given_up_under_operation")
@@ -82,9 +86,9 @@ class PageRules:
     def let_go(self, name: str, refs: Iterable[tuple[PoolName, int]]) -> None:
         """What the operation `name`, now off the books, still owned is released."""
         mine: Owner = ("op", name)
-        for pool_name in POOLS:
-            owner = self.state.pools[pool_name].owner
-            self.release(pool_name, tuple(page for pool, page in refs if pool == pool_name and owner[page] == mine))
+        for pool_name, pool in self.state.pools.items():
+            owner = pool.owner
+            self.release(pool_name, tuple(page for where, page in refs if where == pool_name and owner[page] == mine))
 
     def free_count(self, pool_name: PoolName) -> int:
         """The number of free pages."""

@@ -12,11 +12,13 @@ from pydantic.dataclasses import dataclass
 
 from hicache_ref.model.records import Record
 from hicache_ref.vocabulary.ids import (
-    COMPONENTS,
+    DEVICE,
+    HOST,
     KV_DEVICE,
     KV_HOST,
-    POOLS,
     ROOT,
+    STATE_DEVICE,
+    STATE_HOST,
     Component,
     NodeId,
     PageHash,
@@ -37,6 +39,10 @@ up, or the release queue.
 
 FREE: Owner = ("free", "")
 PageRef = tuple[PoolName, int]
+
+
+Direction = Literal["device", "host", "request"]
+"""Where a copy goes; to a request it goes from a slot on device to another."""
 
 
 @dataclass(slots=True)
@@ -95,7 +101,10 @@ class Receipt:
 
 @dataclass(slots=True, frozen=True)
 class Part:
-    """The pages of one node in one copy, as submitted; a part is whole or failed."""
+    """The pages of one node in one copy, as submitted; a part is whole or failed.
+
+    In a copy to a request `device` is the request's slot, and `host` stands for the node's, which is on device too.
+    """
 
     component: Component
     device: Pages
@@ -107,7 +116,7 @@ class Ticket:
     """A copy that was submitted and not yet applied. It names pages, so that a split changes nothing but pins."""
 
     id: TicketId
-    to: Literal["device", "host"]
+    to: Direction
     parts: tuple[Part, ...]
     reads: frozenset[PageRef]
     writes: frozenset[PageRef]
@@ -124,7 +133,7 @@ class Ticket:
 
 @dataclass(slots=True, frozen=True)
 class Pass:
-    """A forward pass that runs: it writes `hashes` into the request's own pages."""
+    """A forward pass that runs: it writes `hashes` into the request's own pages, the last of them into its `state`."""
 
     id: RequestId
     reads: frozenset[PageRef]
@@ -132,6 +141,7 @@ class Pass:
     pages: Pages
     hashes: tuple[PageHash, ...]
     doomed: bool = False
+    state: Pages = ()
 
 
 @dataclass(slots=True, frozen=True)
@@ -142,6 +152,8 @@ class Request:
     pages: Pages
     key: Key | None = None
     start: int = 0
+    state: Pages = ()
+    """Its state slot; of a model without state none."""
 
 
 @dataclass(slots=True)
@@ -212,10 +224,15 @@ class State:
 
 def fresh(profile: Profile) -> State:
     """The state of a cache that was just made: empty pools, and a root that is never evicted."""
-    counts = {KV_DEVICE: profile.sizes.device_pages, KV_HOST: profile.sizes.host_pages}
+    sizes, components = profile.sizes, profile.components
+    all_counts = {
+        KV_DEVICE: sizes.device_pages, KV_HOST: sizes.host_pages,
+        STATE_DEVICE: sizes.device_states, STATE_HOST: sizes.host_states,
+    }  # fmt: skip
+    counts = {pool[component]: all_counts[pool[component]] for component in components for pool in (DEVICE, HOST)}
     root = Node(
-        id=ROOT, parent=-1, key=(), extra=None, hashes=(), at=dict.fromkeys(POOLS, ()),
-        locks=dict.fromkeys(COMPONENTS, 0), last=dict.fromkeys(COMPONENTS, 0), born=0, hits=0, priority=0, children={},
+        id=ROOT, parent=-1, key=(), extra=None, hashes=(), at=dict.fromkeys(counts, ()),
+        locks=dict.fromkeys(components, 0), last=dict.fromkeys(components, 0), born=0, hits=0, priority=0, children={},
     )  # fmt: skip
     return State(
         pools={

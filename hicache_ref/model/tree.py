@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 from hicache_ref.model.components import COMPONENT
-from hicache_ref.model.locks import LockRules
+from hicache_ref.model.locks import LockRules, Pins
 from hicache_ref.model.pages import ModelFault
 from hicache_ref.model.state import Node
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
-from hicache_ref.vocabulary.ids import COMPONENTS, DEVICE, HOST, KV, KV_DEVICE, KV_HOST, POOLS, ROOT, NodeId, Pages
+from hicache_ref.vocabulary.ids import DEVICE, HOST, KV, KV_DEVICE, KV_HOST, ROOT, STATE, STATE_DEVICE, STATE_HOST, NodeId, Pages, PoolName
 from hicache_ref.vocabulary.keys import Key, PageKeys, pages_of, tokens_of
 
 
@@ -77,15 +77,16 @@ class TreeRules(LockRules):
         return sum(len(self.state.nodes[number].key) for number in self.path(node.id))
 
     def touch(self, number: NodeId) -> None:
-        """Every node of the path is used now, the deepest last (HC-MATCH-03)."""
+        """Every node of the path is used now, the deepest last, and of states that of the last (HC-MATCH-03)."""
         for each in reversed(self.path(number)):
-            self.stamp(self.state.nodes[each])
+            node = self.state.nodes[each]
+            self.stamp(node)
+            if self.profile.state and (each == number or self.rules.match_stamps_states == "path"):
+                node.last[STATE] = node.last[KV]
 
     def stamp(self, node: Node) -> None:
-        """The node is used now."""
-        now = self.tick()
-        for component in COMPONENTS:
-            node.last[component] = now
+        """The node is used now; whether its state is too, the caller says."""
+        node.last[KV] = self.tick()
 
     def split(self, lower: Node, at: int) -> Node:
         """A new node above `lower` holds its first `at` pages on every tier, and its locks (HC-TREE-04)."""
@@ -93,7 +94,7 @@ class TreeRules(LockRules):
         self._note_split(lower)
         upper = Node(
             id=state.next_node, parent=lower.parent, key=lower.key[:at], extra=lower.extra, hashes=lower.hashes[:at],
-            at={}, locks=lower.locks.copy(), last=lower.last.copy(),
+            at={}, locks=dict.fromkeys(lower.locks, 0) | {KV: lower.locks[KV]}, last=lower.last.copy(),
             born=self.tick() if self.rules.split_is_born else lower.born,
             hits=lower.hits if self.rules.split_copies_hit_count else 0, priority=lower.priority,
             children={(lower.extra, lower.key[at]): lower.id},
@@ -102,11 +103,13 @@ class TreeRules(LockRules):
         state.nodes[upper.id] = upper
         state.nodes[upper.parent].children[(upper.extra, upper.key[0])] = upper.id
         lower.parent, lower.key, lower.hashes = upper.id, lower.key[at:], lower.hashes[at:]
-        for component in COMPONENTS:
+        for component in self.profile.components:
             for pool_name in (DEVICE[component], HOST[component]):
                 if pool_name in lower.at:
-                    upper.at[pool_name], lower.at[pool_name] = COMPONENT[component].cut(lower.at[pool_name], at)
-                    self.own(pool_name, upper.at[pool_name], upper.id)
+                    above, lower.at[pool_name] = COMPONENT[component].cut(lower.at[pool_name], at)
+                    if above:
+                        upper.at[pool_name] = above
+                        self.own(pool_name, above, upper.id)
         self.lock_follows_split(lower.id, upper.id)
         if self.rules.split_stamps == "both":
             self.stamp(upper)
@@ -132,8 +135,9 @@ class TreeRules(LockRules):
         now = self.tick()
         node = Node(
             id=self.state.next_node, parent=above.id, key=key, extra=extra,
-            hashes=chain(key, prior, self.profile.bigram), at={}, locks=dict.fromkeys(COMPONENTS, 0),
-            last=dict.fromkeys(COMPONENTS, now), born=now, hits=0, priority=priority, children={},
+            hashes=chain(key, prior, self.profile.bigram), at={},
+            locks=dict.fromkeys(self.profile.components, 0), last=dict.fromkeys(self.profile.components, now),
+            born=now, hits=0, priority=priority, children={},
         )  # fmt: skip
         self.state.next_node += 1
         self.state.nodes[node.id] = node
@@ -151,7 +155,7 @@ class TreeRules(LockRules):
         """The childless node has left the tree, and its pages are released on every tier."""
         if node.children:
             raise ModelFault(f"node {node.id} leaves the tree above its children")
-        held = [(pool_name, node.at[pool_name]) for pool_name in POOLS if pool_name in node.at]
+        held = list(node.at.items())
         for pool_name, _ in held:
             self.place(node, pool_name, None)
         del self.state.nodes[node.id]
@@ -161,11 +165,48 @@ class TreeRules(LockRules):
         self.update_leaf(node.parent)
         for pool_name, pages in held:
             self.release(pool_name, pages)
+        self.prune(node.parent)
 
     def drop_subtree(self, node: Node) -> None:
         """The node and all below it have left the tree."""
         for each in reversed(self.subtree(node)):
-            self.remove(each)
+            if each.id in self.state.nodes:
+                self.remove(each)
+
+    # -- of a hybrid model: nodes that no match can end at ---------------------------------------------------------
+
+    def prune(self, number: NodeId) -> None:
+        """A leaf without state has left the tree unless something pins it, and so upward (HC-STATE-07).
+
+        Upstream: _iteratively_delete_tombstone_leaf.
+        """
+        node = self.state.nodes.get(number)
+        if self.profile.state and node is not None and self._is_dead_end(node):
+            self.facts.append("cascade")
+            self.remove(node)
+
+    def _is_dead_end(self, node: Node) -> bool:
+        if node.id == ROOT or node.children or self.has_state(node):
+            return False
+        return not self.is_in_use(node)
+
+    def has_state(self, node: Node) -> bool:
+        """Whether a match of a hybrid model can end at the node: it has a state on some tier; the root needs none."""
+        return STATE_DEVICE in node.at or STATE_HOST in node.at
+
+    def drop_state(self, node: Node, pool_name: PoolName) -> None:
+        """The node has no state in this pool; if it has none at all, it leaves the tree as `prune` says."""
+        slots = node.at.get(pool_name)
+        if slots is not None:
+            self.place(node, pool_name, None)
+            self.release(pool_name, slots)
+            self.prune(node.id)
+
+    def unpin(self, pins: Pins) -> None:
+        """Each pin is undone once; whoever takes the last pin of a leaf without state removes it (HC-STATE-07)."""
+        super().unpin(pins)
+        for _, number in pins:
+            self.prune(number)
 
     def common(self, key: PageKeys, pages: PageKeys, at: int) -> int:
         """How many pages of `key` equal those of `pages` from `at` on; the first is known to."""

@@ -34,13 +34,25 @@ class CopyToDevice(Frozen):
     after: tuple[str, ...] = ()
 
 
+class CopyOnDevice(Frozen):
+    """Copies a node's state slot to a request's, which goes on from there (upstream: copy on write)."""
+
+    kind: Literal["copy_on_device"] = "copy_on_device"
+    id: TicketId
+    component: Component = "state"
+    source: Pages
+    target: Pages
+    after: tuple[str, ...] = ()
+
+
 class RunForward(Frozen):
-    """Runs a forward pass that reads and writes these device pages."""
+    """Runs a forward pass that reads and writes these device pages, and changes the state in this slot."""
 
     kind: Literal["run_forward"] = "run_forward"
     id: str
     reads: Pages
     writes: Pages
+    state: Pages = ()
     after: tuple[str, ...] = ()
 
 
@@ -85,7 +97,7 @@ class StorageCancel(Frozen):
 
 
 Effect = Annotated[
-    CopyToHost | CopyToDevice | RunForward | StorageQuery | StorageRead | StorageWrite | StorageCancel,
+    CopyToHost | CopyToDevice | CopyOnDevice | RunForward | StorageQuery | StorageRead | StorageWrite | StorageCancel,
     Field(discriminator="kind"),
 ]
 

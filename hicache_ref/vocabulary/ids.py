@@ -22,23 +22,27 @@ ROOT: NodeId = 0
 RequestId = str
 ReceiptId = str
 TicketId = str
-"""Name of a running copy: `h:` (to host) or `d:` (to device) and the key of its deepest node."""
+"""Name of a running copy: `h:` (to host), `d:` (to device) or `c:` (for a request) and the key of its deepest node."""
 
 Tier = Literal["device", "host"]
-Component = Literal["kv"]
+Component = Literal["kv", "state"]
+"""Attention keys and values, or the recurrent state of a hybrid model (upstream: FULL, MAMBA)."""
 
-PoolName = Literal["kv.device", "kv.host"]
+PoolName = Literal["kv.device", "kv.host", "state.device", "state.host"]
 """(component, tier) in one interned word, so that a look-up stays cheap."""
 
 KV: Component = "kv"
 KV_DEVICE: PoolName = "kv.device"
 KV_HOST: PoolName = "kv.host"
 
-COMPONENTS: tuple[Component, ...] = (KV,)
-DEVICE: dict[Component, PoolName] = {KV: KV_DEVICE}
-HOST: dict[Component, PoolName] = {KV: KV_HOST}
-POOLS: tuple[PoolName, ...] = (KV_DEVICE, KV_HOST)
-TIER: dict[PoolName, Tier] = {KV_DEVICE: "device", KV_HOST: "host"}
+STATE: Component = "state"
+STATE_DEVICE: PoolName = "state.device"
+STATE_HOST: PoolName = "state.host"
+
+DEVICE: dict[Component, PoolName] = {KV: KV_DEVICE, STATE: STATE_DEVICE}
+HOST: dict[Component, PoolName] = {KV: KV_HOST, STATE: STATE_HOST}
+KV_POOLS: tuple[PoolName, ...] = (KV_DEVICE, KV_HOST)
+TIER: dict[PoolName, Tier] = {KV_DEVICE: "device", KV_HOST: "host", STATE_DEVICE: "device", STATE_HOST: "host"}
 
 Medium = Literal["GPU", "CPU_PINNED"]
 """Where an event says that a block lives; upstream's words."""

@@ -41,6 +41,12 @@ class Segment(Frozen):
     locked: bool | None = None
     """Whether the node counts as protected."""
 
+    device_state: Pages | None = None
+    """The slot of the state at the segment's end, on device; likewise on host."""
+
+    host_state: Pages | None = None
+    state_locked: bool | None = None
+
 
 class IssuedCopy(Frozen):
     """A copy that the implementation itself asked for since the last observation, in order.
@@ -49,9 +55,13 @@ class IssuedCopy(Frozen):
     """
 
     ticket: str | None = None
-    to: Literal["device", "host"]
+    to: Literal["device", "host", "request"]
     source: Pages
     target: Pages
+    source_states: Pages = ()
+    """State slots, likewise; to a request: from a node's slot to that of the request."""
+
+    target_states: Pages = ()
 
 
 class Observation(Frozen):
@@ -63,6 +73,16 @@ class Observation(Frozen):
     free_host: Pages = ()
     segments: tuple[Segment, ...] = ()
     requests: dict[RequestId, Pages] = {}
+    free_device_state: Pages = ()
+    free_host_state: Pages = ()
+    request_states: dict[RequestId, Pages] = {}
+    """State slots of requests; of a model without state none."""
+
+    held_device_state: Pages = ()
+    held_host_state: Pages = ()
+    prefetch_states: dict[str, Pages] = {}
+    """State slots on host that prefetches have."""
+
     copies: tuple[IssuedCopy, ...] = ()
     held_device: Pages = ()
     """Pages given up by their holder but still touched by a running copy or pass."""
@@ -78,7 +98,7 @@ class Observation(Frozen):
     """Events since the last observation; None where the implementation publishes none."""
 
     contents: dict[str, str] | None = None
-    """Level `bytes`: `device:7` -> hash of the prefix whose bytes the page holds."""
+    """Level `bytes`: `device:7` -> hash of the prefix whose bytes the page holds; states as `device_state:2`."""
 
     self_check: str | None = None
     """What the implementation's own checker complains of, if it has one and it does."""

@@ -23,11 +23,16 @@ class MatchPrefix(Frozen):
 
 
 class TakePages(Frozen):
-    """The request gets `n` device pages, after one eviction if need be."""
+    """The request gets `n` device pages, after one eviction if need be.
+
+    Of a hybrid model it also gets a state slot, unless a load has given it one; the state of the node that ends at
+    `prefix` is copied into it (upstream: cow_mamba).
+    """
 
     op: Literal["take_pages"] = "take_pages"
     rid: RequestId
     n: int
+    prefix: Key | None = None
 
 
 class GiveBack(Frozen):
@@ -105,6 +110,20 @@ class EvictHost(Frozen):
     n: int
 
 
+class EvictState(Frozen):
+    """Frees at least `n` state slots on device or leaves none that may be freed (upstream: evict_mamba)."""
+
+    op: Literal["evict_state"] = "evict_state"
+    n: int
+
+
+class EvictHostState(Frozen):
+    """Frees at least `n` state slots on host or leaves none that may be freed (upstream: evict_mamba_host)."""
+
+    op: Literal["evict_host_state"] = "evict_host_state"
+    n: int
+
+
 class WriteBackup(Frozen):
     """Copies to host are submitted for the node at `key`, and for what above it has none, root first."""
 
@@ -113,11 +132,15 @@ class WriteBackup(Frozen):
 
 
 class LoadBack(Frozen):
-    """A copy to device is submitted for the host-only chain that ends at `key`; `quota` limits it, in pages."""
+    """A copy to device is submitted for the host-only chain that ends at `key`; `quota` limits it, in pages.
+
+    Of a hybrid model the state at `key` is loaded too, and once more into a slot of request `rid`, if one is named.
+    """
 
     op: Literal["load_back"] = "load_back"
     key: Key
     quota: int | None = None
+    rid: RequestId | None = None
 
 
 class CopyDone(Frozen):
@@ -260,6 +283,8 @@ Operation = Annotated[
     | Unlock
     | Evict
     | EvictHost
+    | EvictState
+    | EvictHostState
     | WriteBackup
     | LoadBack
     | CopyDone
@@ -285,7 +310,7 @@ OPERATION: TypeAdapter[Operation] = TypeAdapter(Operation)
 OPERATION_TYPES: dict[str, type[Frozen]] = {
     kind.model_fields["op"].default: kind
     for kind in (
-        MatchPrefix, TakePages, GiveBack, Forward, ForwardDone, Insert, Lock, Unlock, Evict, EvictHost,
+        MatchPrefix, TakePages, GiveBack, Forward, ForwardDone, Insert, Lock, Unlock, Evict, EvictHost, EvictState, EvictHostState,
         WriteBackup, LoadBack, CopyDone, CopyFailed, Poll, Prefetch, QueryDone, ReadDone, WriteDone, Progress, Abort,
         Attach, Detach, ClearStorage, SetWritePolicy, Audit, Reset,
     )
@@ -295,3 +320,6 @@ STORAGE_OPERATIONS = frozenset(
     {"prefetch", "query_done", "read_done", "write_done", "progress", "abort", "attach", "detach", "clear_storage"}
 )
 """Operations that need the third tier."""
+
+STATE_OPERATIONS = frozenset({"evict_state", "evict_host_state"})
+"""Operations that need a hybrid model."""

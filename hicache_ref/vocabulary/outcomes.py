@@ -29,7 +29,7 @@ class Matched(Frozen):
     last_host_node: Key
     best: Key
     branching: int = 0
-    """How far KV alone reaches beyond the best end; with KV as the only component always 0."""
+    """How far KV alone reaches on device, in whole chunks, if that is beyond the best end; else 0 (HC-STATE-04)."""
 
 
 class Took(Frozen):
@@ -45,6 +45,8 @@ class Inserted(Frozen):
     kind: Literal["inserted"] = "inserted"
     prefix: int
     given_back: Pages
+    state_existed: bool = False
+    """The node had a state on device already, and the request's was given back (upstream: mamba_exist)."""
 
 
 class Evicted(Frozen):

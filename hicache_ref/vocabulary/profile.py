@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hicache_ref.vocabulary.base import Frozen
+from hicache_ref.vocabulary.ids import KV, STATE, Component
 from hicache_ref.vocabulary.storage import TimeoutShape
 
 WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
@@ -143,6 +144,12 @@ class Rules(Frozen):
     event_namespace: bool = True
     """Whether the block hashes of events depend on the namespace."""
 
+    match_stamps_states: Literal["end", "path"] = "end"
+    """Whether a match makes the state at its end used, or those of all nodes of its path."""
+
+    state_copy: Literal["submitted", "blocking"] = "submitted"
+    """Whether the copy of a state for a request is submitted and ends later, or ends inside the step."""
+
     @model_validator(mode="after")
     def _scope_keeps_contiguity(self) -> "Rules":
         if self.contiguity and self.backup_scope == "node":
@@ -219,6 +226,13 @@ class Sizes(Frozen):
     storage_batch: Annotated[int, Field(ge=1)] = 2
     """Pages in one read or write of storage (upstream: 128)."""
 
+    device_states: Annotated[int, Field(ge=1, le=10**6)] = 4
+    """State slots of a hybrid model on device; likewise on host."""
+
+    host_states: Annotated[int, Field(ge=1, le=10**6)] = 4
+    state_chunk: Annotated[int, Field(ge=1)] = 1
+    """Pages between two places at which a branch may be cached (upstream: mamba_cache_chunk_size, in tokens)."""
+
 
 class Profile(Frozen):
     """What one cache is: its rules, its sizes, and whether it caches at all."""
@@ -229,10 +243,18 @@ class Profile(Frozen):
     draft: bool = False
     """Whether a draft model's pool mirrors the KV pool, page for page."""
 
+    state: bool = False
+    """Whether the model is a hybrid one: a node may own the recurrent state at its end beside its KV."""
+
     enabled: bool = True
     """A disabled cache answers every look-up empty and keeps nothing (upstream: disable_radix_cache)."""
 
     name: str = "reference/tiny"
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """What a node may own copies of: KV, and of a hybrid model state."""
+        return (KV, STATE) if self.state else (KV,)
 
 
 _SGLANG = {
