@@ -248,7 +248,7 @@ class EvictRules(CopyRules):
             return False
         if self.profile.state and not self.has_state(node):
             return True
-        return node.device is None and self.is_settled_on_host(node)
+        return node.device is None and self.is_settled_on_host(node) and not self.is_arriving_on_host(node)
 
 
 class Tally:

@@ -196,7 +196,10 @@ def reclaimable_host_pages(view: View, kept: NodeId = ROOT) -> int:
         parts = [pages(child) for child in below.get(row.id, ())]
         total = sum(count for _, count in parts)
         goes = row.device is None and row.host is not None and not row.lock and all(gone for gone, _ in parts)
-        if not goes or row.id in pins or view.host.written.intersection(row.host or ()):
+        arrives = any(
+            pool.written.intersection(copy_in(row, pool.name) or ()) for pool in (view.host, *view.states[1:])
+        )
+        if not goes or row.id in pins or arrives:
             return False, total
         return True, total + len(row.key)
 
