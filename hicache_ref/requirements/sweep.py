@@ -88,6 +88,7 @@ class Sweep:
         """Nodes that the eviction has backed up itself, where the rule write_back_protects says so."""
 
         self.free_host = len(before.host.free)
+        self.free_host_states = len(before.states[1].free) if before.states else 0
         self.tried: set[NodeId] = set()
         self.unsure: set[NodeId] = set()
         self.taken: list[Taken] = []
@@ -192,7 +193,7 @@ class Sweep:
         """Whether the victim was copied, and how much room there was for it."""
         if pool == KV_HOST or row.host is not None or self.before.policy != "write_back":
             return False, 0
-        if self._lacks_state(row.id) and not self.before.states[1].free:
+        if self._lacks_state(row.id) and self.free_host_states <= 0:
             return self._was_copied(row), 0
         tops = [number for number in self.row if self.row[number].parent not in self.row]
         return self._was_copied(row), self.free_host + sum([self._reclaimable(number)[1] for number in tops])
@@ -249,6 +250,7 @@ class Sweep:
         elif self._was_copied(row):
             if number in self.states[STATE_DEVICE]:
                 self.states[STATE_HOST].add(number)
+                self.free_host_states -= 1
             self._leave_device(number)
             self._pin_offered(row)
             self.free_host -= len(row.key) if number not in self.on_host else 0
