@@ -19,6 +19,7 @@ from hicache_ref.engine.workers import End, Job, Report, StorageWorkers, Task
 from hicache_ref.model import Model, Step
 from hicache_ref.model.chooser import POLICY, Chooser
 from hicache_ref.vocabulary.effects import (
+    CopyOnDevice,
     CopyToDevice,
     CopyToHost,
     Effect,
@@ -257,7 +258,7 @@ class StoredCache:
                 assert isinstance(effect, CopyToHost)
                 self.device.run_now(effect, ())
         else:
-            assert self._link is not None
+            assert self._link is not None and not isinstance(effect, CopyOnDevice)
             workers = self._link.workers
             if isinstance(effect, StorageCancel):
                 workers.cancel(effect.id)

@@ -1,10 +1,8 @@
 """Faults of backup: gaps in the prefix, the wrong moment, the wrong order, and sources that may go."""
 
-from typing import Literal
-
 from hicache_ref.faults.catalogue import OWN, WRITE_BACK, plant
 from hicache_ref.model import Model
-from hicache_ref.model.state import Node, Ticket
+from hicache_ref.model.state import Direction, Node, Part, Ticket
 from hicache_ref.vocabulary.ids import ROOT, NodeId
 from hicache_ref.vocabulary.operations import SetWritePolicy, WriteBackup
 from hicache_ref.vocabulary.outcomes import Done, Refused, Submitted
@@ -49,9 +47,9 @@ class ChainChildFirst(Model):
 class BackupSourceUnpinned(Model):
     """The node that a backup reads is not pinned, and may be evicted while it is copied."""
 
-    def submit(self, to: Literal["device", "host"], nodes: list[Node], *, pinned: bool) -> Ticket:
+    def submit(self, to: Direction, anchor: Node, parts: tuple[Part, ...], *, pinned: bool) -> Ticket:
         """Loads are pinned."""
-        return super().submit(to, nodes, pinned=pinned and to == "device")
+        return super().submit(to, anchor, parts, pinned=pinned and to == "device")
 
 
 @plant("hit-counts-twice", "K10", OWN, expected="HC-BACKUP-05")

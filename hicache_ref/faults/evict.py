@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from hicache_ref.faults.catalogue import OWN, STAGED, WRITE_BACK, plant
 from hicache_ref.model import Model
-from hicache_ref.model.evict import Rank, Tally
+from hicache_ref.model.evict import Rank
 from hicache_ref.model.state import Node, Ticket
-from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, ROOT, NodeId, Pages, PoolName
+from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, ROOT, NodeId, PoolName
 from hicache_ref.vocabulary.keys import PageKeys
 from hicache_ref.vocabulary.operations import Evict
 from hicache_ref.vocabulary.outcomes import Evicted, Refused
@@ -33,14 +33,12 @@ class FailedBackupDemotes(Model):
     copy.
     """
 
-    def _evict_device_leaf(self, node: Node) -> Pages:
+    def evict_device_leaf(self, node: Node) -> None:
         """Whatever the backup says."""
         if self.state.policy != "write_back" or node.host is not None:
-            return super()._evict_device_leaf(node)
-        pages = node.at[KV_DEVICE]
-        if not self._write_back(node):
-            self._give_up_device(node)
-        return pages
+            super().evict_device_leaf(node)
+        elif not self._write_back(node):
+            self.leave_device(node)
 
 
 @plant("host-eviction-takes-victim", "K2", "D14", expected=("HC-PAGE-01", "HC-PAGE-08"), rules=WRITE_BACK)
@@ -50,15 +48,15 @@ class HostEvictionTakesVictim(Model):
     SGLang's hybrid cache under write_back: the victim's device pages are freed, copied from, and freed again.
     """
 
-    def evict_host(self, count: int) -> Tally:
+    def evict_host(self, count: int) -> Evicted:
         """A parent that is left without children and without host copy gives its pages up."""
         above = [self.state.nodes[number].parent for number in self.state.host_leaves]
-        tally = super().evict_host(count)
+        evicted = super().evict_host(count)
         for number in above:
             node = self.state.nodes.get(number)
             if node is not None and number != ROOT and not node.children and node.host is None and not node.locks[KV]:
                 self.release(KV_DEVICE, node.at[KV_DEVICE])
-        return tally
+        return evicted
 
 
 @plant("host-eviction-counts-nodes", "K10", "D15", expected="HC-EVICT-03")
@@ -68,12 +66,11 @@ class HostEvictionCountsNodes(Model):
     SGLang's hybrid cache counts the device tokens of what a cascade removes, and not the host tokens.
     """
 
-    def evict_host(self, count: int) -> Tally:
+    def evict_host(self, count: int) -> Evicted:
         """One for each node."""
         before = len(self.state.nodes)
-        tally = super().evict_host(count)
-        nodes = before - len(self.state.nodes)
-        return tally._replace(given=nodes, freed=nodes)
+        super().evict_host(count)
+        return Evicted(freed=before - len(self.state.nodes))
 
 
 @plant("host-eviction-empties-pool", "K10", "SG-4987", expected="HC-EVICT-07")
@@ -83,7 +80,7 @@ class HostEvictionEmptiesPool(Model):
     SGLang's early evict_host never raised the counter on which its loop depends.
     """
 
-    def evict_host(self, count: int) -> Tally:
+    def evict_host(self, count: int) -> Evicted:
         """As much as there is."""
         return super().evict_host(len(self.state.pools[KV_HOST].owner))
 
@@ -95,7 +92,7 @@ class HostEvictedBesideFreePages(Model):
     TensorRT-LLM queues an emptied slot behind live blocks, which are evicted first.
     """
 
-    def host_room(self, count: int) -> bool:
+    def host_room(self, count: int, states: int = 0) -> bool:
         """Free pages do not count."""
         if self._host_can_free(count):
             self.evict_host(count)
@@ -109,7 +106,7 @@ class HostEvictedForHopeless(Model):
     SGLang's write_backup and LMCache's disk admission evict before they know that it helps.
     """
 
-    def host_room(self, count: int) -> bool:
+    def host_room(self, count: int, states: int = 0) -> bool:
         """Nobody asks whether it suffices."""
         short = count - self.free_count(KV_HOST)
         if short > 0:
@@ -121,19 +118,19 @@ class HostEvictedForHopeless(Model):
 class DeviceEvictedForHopeless(Model):
     """Device content is evicted for a request that is refused all the same."""
 
-    def device_room(self, count: int, *, for_copy: bool = False) -> Refused | None:
+    def device_room(self, count: int, states: int = 0, *, for_copy: bool = False) -> Refused | None:
         """Nobody asks whether it suffices."""
         short = count - self.free_count(KV_DEVICE)
         if short > 0:
             self.evict_device(short)
-        return super().device_room(count, for_copy=for_copy)
+        return super().device_room(count, states, for_copy=for_copy)
 
 
 @plant("device-full-of-leaves", "K11", OWN, expected="HC-EVICT-08")
 class DeviceFullOfLeaves(Model):
     """A request for pages is refused although evicting a leaf would make room for it."""
 
-    def device_room(self, count: int, *, for_copy: bool = False) -> Refused | None:
+    def device_room(self, count: int, states: int = 0, *, for_copy: bool = False) -> Refused | None:
         """What is free, and nothing more."""
         return Refused(why="device full") if count > self.free_count(KV_DEVICE) else None
 
@@ -154,10 +151,10 @@ class PrunedNotDemoted(Model):
     SGLang's unified tree with recurrent state: pages arrive on host, and the next match finds nothing to load.
     """
 
-    def _evict_device_leaf(self, node: Node) -> Pages:
+    def evict_device_leaf(self, node: Node) -> None:
         """Dropped where it can be."""
-        pages = node.at[KV_DEVICE]
-        return pages if self._drop(node) else super()._evict_device_leaf(node)
+        if not self._drop(node):
+            super().evict_device_leaf(node)
 
 
 @plant("evict-gives-up-early", "K11", "VL-55461", expected=("HC-EVICT-03", "HC-EVICT-08"))
@@ -179,8 +176,8 @@ class StagedCountsAsFreed(Model):
 
     def on_evict(self, op: Evict) -> Evicted:
         """Given up is freed."""
-        tally = self.evict_device(op.n)
-        return Evicted(freed=tally.given)
+        evicted = self.evict_device(op.n)
+        return Evicted(freed=evicted.freed + evicted.staged)
 
 
 @plant("lru-by-first-use", "K5", OWN, expected="HC-EVICT-02", rules={"eviction": "lru"})

@@ -1,12 +1,11 @@
 """Faults of loading back: sources that go, limits that do not hold, and failures that leave something behind."""
 
 from dataclasses import replace
-from typing import Literal
 
 from hicache_ref.faults.catalogue import OWN, WRITE_BACK, plant
 from hicache_ref.model import Model
 from hicache_ref.model.locks import Pins
-from hicache_ref.model.state import Node, Ticket
+from hicache_ref.model.state import Direction, Node, Part, Ticket
 from hicache_ref.vocabulary.ids import KV_DEVICE, NodeId
 from hicache_ref.vocabulary.operations import LoadBack
 from hicache_ref.vocabulary.outcomes import Refused, Submitted
@@ -32,9 +31,9 @@ class LoadUnpinnedAtCommit(Model):
     SGLang's unified tree ends the protection when the tree is updated, which is before the copy has run.
     """
 
-    def submit(self, to: Literal["device", "host"], nodes: list[Node], *, pinned: bool) -> Ticket:
+    def submit(self, to: Direction, anchor: Node, parts: tuple[Part, ...], *, pinned: bool) -> Ticket:
         """Backups are pinned."""
-        return super().submit(to, nodes, pinned=pinned and to == "host")
+        return super().submit(to, anchor, parts, pinned=pinned and to == "host")
 
 
 @plant("failed-load-keeps-part", "K12", "D13", expected="HC-LOAD-01")

@@ -115,7 +115,7 @@ class VictimStaysCached(Model):
     vLLM's block manager v2 kept the content hash of a block that its evictor had given to somebody else.
     """
 
-    def _give_up_device(self, node: Node) -> None:
+    def leave_device(self, node: Node) -> None:
         """The node keeps its copy."""
         self.release(KV_DEVICE, node.at[KV_DEVICE])
 
@@ -127,7 +127,7 @@ class TierReadAfterSwap(Model):
     TensorRT-LLM looks up a block's tier through a property that the swap before has changed already.
     """
 
-    def _give_up_device(self, node: Node) -> None:
+    def leave_device(self, node: Node) -> None:
         """The tier is asked for too late."""
         pages = node.at[KV_DEVICE]
         self.place(node, KV_DEVICE, None)

@@ -1,12 +1,11 @@
 """Faults of copies: order, ends that are applied too early or never, failures that do not travel, swapped slots."""
 
 from dataclasses import replace
-from typing import Literal
 
 from hicache_ref.faults.catalogue import BLOCKING, OWN, STAGED, plant
 from hicache_ref.model import Model
 from hicache_ref.model.copies import Refs
-from hicache_ref.model.state import Node, PageRef, Part, Pass, Ticket
+from hicache_ref.model.state import Direction, Node, PageRef, Part, Pass, Ticket
 from hicache_ref.vocabulary.effects import CopyPart, CopyToDevice
 from hicache_ref.vocabulary.ids import KV_HOST
 from hicache_ref.vocabulary.operations import CopyDone
@@ -61,9 +60,9 @@ class ContentCountsAtSubmission(Model):
     SGLang's page reader raised its counter of completed pages before their content was in place.
     """
 
-    def submit(self, to: Literal["device", "host"], nodes: list[Node], *, pinned: bool) -> Ticket:
+    def submit(self, to: Direction, anchor: Node, parts: tuple[Part, ...], *, pinned: bool) -> Ticket:
         """What can be moved is moved at once."""
-        ticket = super().submit(to, nodes, pinned=pinned)
+        ticket = super().submit(to, anchor, parts, pinned=pinned)
         if not ticket.doomed and not self.waits_for(ticket):
             self.land(ticket, len(ticket.parts))
             self.state.tickets[ticket.id] = ticket
@@ -173,14 +172,14 @@ class FailedWriteBackStays(Model):
 class SlotsSwapped(Model):
     """A load puts the pages of a node into each other's slots."""
 
-    def submit(self, to: Literal["device", "host"], nodes: list[Node], *, pinned: bool) -> Ticket:
+    def submit(self, to: Direction, anchor: Node, parts: tuple[Part, ...], *, pinned: bool) -> Ticket:
         """The device pages of each part are turned round."""
-        ticket = super().submit(to, nodes, pinned=pinned)
+        ticket = super().submit(to, anchor, parts, pinned=pinned)
         if to == "host":
             return ticket
-        parts = tuple(Part(component=p.component, device=p.device[::-1], host=p.host) for p in ticket.parts)
-        self.state.tickets[ticket.id] = swapped = replace(ticket, parts=parts)
-        pages = tuple(CopyPart(device=part.device, host=part.host) for part in parts)
+        turned = tuple(Part(component=p.component, device=p.device[::-1], host=p.host) for p in ticket.parts)
+        self.state.tickets[ticket.id] = swapped = replace(ticket, parts=turned)
+        pages = tuple(CopyPart(device=part.device, host=part.host) for part in turned)
         self.effects[-1] = CopyToDevice(id=ticket.id, parts=pages, after=self.effects[-1].after)
         return swapped
 
@@ -201,11 +200,11 @@ class BackupSlotsSwapped(Model):
 class SubmittedTwice(Model):
     """A load is submitted a second time, and two copies write the same pages."""
 
-    def submit(self, to: Literal["device", "host"], nodes: list[Node], *, pinned: bool) -> Ticket:
+    def submit(self, to: Direction, anchor: Node, parts: tuple[Part, ...], *, pinned: bool) -> Ticket:
         """Once more for the device."""
         if to == "device":
-            super().submit(to, nodes, pinned=pinned)
-        return super().submit(to, nodes, pinned=pinned)
+            super().submit(to, anchor, parts, pinned=pinned)
+        return super().submit(to, anchor, parts, pinned=pinned)
 
 
 @plant("id-used-as-position", "K14", "TR-13124", expected=("HC-XFER-10", "HC-CONF-01"))

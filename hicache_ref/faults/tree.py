@@ -6,6 +6,8 @@ from hicache_ref.model.state import Node
 from hicache_ref.model.tree import Found
 from hicache_ref.vocabulary.ids import KV, KV_HOST, ROOT, NodeId
 from hicache_ref.vocabulary.keys import Key, PageKeys
+from hicache_ref.vocabulary.operations import MatchPrefix
+from hicache_ref.vocabulary.outcomes import Matched
 
 
 @plant("split-loses-lock", "K6", "SG-38480", expected=("HC-TREE-04", "HC-LOCK-04"))
@@ -66,7 +68,7 @@ class EmptyNodeStays(Model):
 
     def _drop(self, node: Node) -> bool:
         """Only the pages go."""
-        self._give_up_device(node)
+        self.leave_device(node)
         return True
 
 
@@ -126,14 +128,15 @@ class UnalignedMatchSplitsAtZero(Model):
     fails much later.
     """
 
-    def _match(self, key: Key) -> Node:
+    def on_match_prefix(self, op: MatchPrefix) -> Matched:
         """The rest of the key splits a child that begins with it."""
-        best = super()._match(key)
+        matched, key = super().on_match_prefix(op), op.key
         rest = key.tokens[len(self.pages(key)) * self.profile.sizes.page_size :]
-        for (extra, page), number in list(best.children.items()):
+        found = self.look(self.pages(key), key.extra).node
+        for (extra, page), number in list(found.children.items()):
             if rest and extra == key.extra and page[: len(rest)] == rest:
                 self.split(self.state.nodes[number], 0)
-        return best
+        return matched
 
 
 @plant("deep-path-overflows", "K15", "SG-38204", expected="HC-CONF-01")

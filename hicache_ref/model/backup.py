@@ -2,7 +2,7 @@
 
 from hicache_ref.model.evict import EvictRules
 from hicache_ref.model.state import Node, Ticket
-from hicache_ref.vocabulary.ids import KV_HOST, ROOT, NodeId
+from hicache_ref.vocabulary.ids import ROOT, STATE, NodeId
 from hicache_ref.vocabulary.operations import WriteBackup
 from hicache_ref.vocabulary.outcomes import Invalid, Refused, Submitted
 
@@ -15,7 +15,7 @@ class BackupRules(EvictRules):
         if self.state.policy == "write_back":
             return Invalid(why="write_back backs up at eviction")
         node = self.node_at(op.key)
-        if node is None or node.device is None or node.host is not None:
+        if node is None or not self.lacking(node):
             return Invalid(why=f"no resident node without host copy ends at {op.key}")
         return None
 
@@ -31,15 +31,22 @@ class BackupRules(EvictRules):
         return Submitted(tickets=tuple(t.id for t in tickets), pages=sum(len(p.host) for t in tickets for p in t.parts))
 
     def backup(self, node: Node) -> list[Ticket]:
-        """As `on_write_backup`; stops at the first node for which there is no room on host."""
+        """As `on_write_backup`; stops at the first node for which there is no room on host.
+
+        What is copied is pinned before room is made (HC-STATE-10).
+        """
         tickets = []
+        pins = self.pin(node.id, evicted_too=True)
         for number in self._scope(node):
             each = self.state.nodes[number]
-            if not self.host_room(len(each.key)):
+            parts = self.take_on_host(each)
+            if not parts:
                 self.facts.append("backup_found_no_room")
                 break
-            self.place(each, KV_HOST, self.take(KV_HOST, len(each.key), ("node", number)))
-            tickets.append(self.submit("host", [each], pinned=True))
+            if parts[0].component == STATE:
+                self.facts.append("late_state")
+            tickets.append(self.submit("host", each, parts, pinned=True))
+        self.unpin(pins)
         if len(tickets) > 1:
             self.facts.append("backup_of_chain")
         return tickets
@@ -48,15 +55,15 @@ class BackupRules(EvictRules):
         """What one backup copies, by the rule `backup_scope`."""
         nodes = self.state.nodes
         if self.rules.backup_scope == "chain":
-            return [number for number in reversed(self.path(node.id)) if nodes[number].host is None]
+            return [number for number in reversed(self.path(node.id)) if self.lacking(nodes[number])]
         if self.rules.backup_scope == "node_if_parent" and nodes[node.parent].host is None:
             return []
         return [node.id]
 
     def count_hit(self, node: Node) -> bool:
-        """The node was used once more; true if that makes it due for backup (HC-BACKUP-05)."""
+        """The node was used once more; true if what it lacks on host is due to be backed up (HC-BACKUP-05)."""
         if self.state.policy == "write_back" or node.id == ROOT:
             return False
         node.hits += 1
         wanted = self.rules.hits_before_backup(self.state.policy)
-        return node.device is not None and node.host is None and node.hits >= wanted
+        return node.device is not None and node.hits >= wanted

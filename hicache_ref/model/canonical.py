@@ -34,7 +34,7 @@ from hicache_ref.vocabulary.ids import (
     KV,
     KV_DEVICE,
     KV_HOST,
-    POOLS,
+    KV_POOLS,
     ROOT,
     NodeId,
     PageHash,
@@ -98,7 +98,7 @@ class _Tree:
         """For each node its parent, key, contents, hits and priority as far as they matter, if it was put."""
         enough = _hits_that_matter(self.state.policy, self.rules)
         by_priority = self.rules.eviction == "priority"
-        pools = [(name, self.state.pools[name]) for name in POOLS]
+        pools = [(name, self.state.pools[name]) for name in KV_POOLS]
         return tuple(
             [
                 (

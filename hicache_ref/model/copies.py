@@ -4,15 +4,14 @@ A copy is on the books from its submission until a poll applies its end. It touc
 pages it wrote is asked when its end is applied.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
 
-from hicache_ref.model.components import COMPONENT
 from hicache_ref.model.match import MatchRules
 from hicache_ref.model.records import BackupEnded, PrefetchEnded, Record
-from hicache_ref.model.state import Node, PageRef, Part, Pass, Ticket, operation_id, running
-from hicache_ref.vocabulary.effects import CopyPart, CopyToDevice, CopyToHost
-from hicache_ref.vocabulary.ids import DEVICE, HOST, KV_DEVICE, KV_HOST, PoolName
+from hicache_ref.model.state import Direction, Node, PageRef, Part, Pass, Ticket, operation_id, running
+from hicache_ref.vocabulary.effects import CopyOnDevice, CopyPart, CopyToDevice, CopyToHost, Effect
+from hicache_ref.vocabulary.ids import DEVICE, HOST, KV_HOST, STATE, STATE_HOST, Component, PoolName
 from hicache_ref.vocabulary.keys import handle
 from hicache_ref.vocabulary.operations import CopyDone, CopyFailed
 from hicache_ref.vocabulary.outcomes import Done, Invalid
@@ -23,36 +22,36 @@ Refs = frozenset[PageRef]
 class CopyRules(MatchRules):
     """What runs, in which order it must end, and what its end means."""
 
-    def submit(self, to: Literal["device", "host"], nodes: list[Node], *, pinned: bool) -> Ticket:
-        """A copy of these nodes, which have pages on both tiers, is on the books and asked of the world.
+    def lacking(self, node: Node) -> list[Component]:
+        """What the node has on device and not on host: KV, a state that came late, or both."""
+        held = node.at
+        return [each for each in self.profile.components if DEVICE[each] in held and HOST[each] not in held]
 
-        It is named after the last node. With `pinned` that node's path stays locked until the end is applied.
+    def part(self, node: Node, component: Component) -> Part:
+        """The node's pages of one component, which it has on both tiers."""
+        return Part(component=component, device=node.at[DEVICE[component]], host=node.at[HOST[component]])
+
+    def submit(self, to: Direction, anchor: Node, parts: tuple[Part, ...], *, pinned: bool) -> Ticket:
+        """A copy of these parts, KV before state, is on the books and asked of the world.
+
+        It is named after the anchor. With `pinned` the anchor's path stays locked until the end is applied.
         """
-        parts = tuple(
-            Part(component=component, device=node.at[DEVICE[component]], host=node.at[HOST[component]])
-            for node in nodes
-            for component in COMPONENT
-        )
         reads, writes = self._touches(to, parts)
-        anchor = nodes[-1]
-        name = handle(to[0], self.key_of(anchor), self.state.tickets)
+        name = handle(_LETTER[to], self.key_of(anchor), self.state.tickets)
         after = self.must_follow(reads, writes)
         doomed = self._is_unreadable(reads)
         pins = self.pin(anchor.id, evicted_too=True) if pinned else ()
         ticket = Ticket(id=name, to=to, parts=parts, reads=reads, writes=writes, pins=pins, doomed=doomed)
         self.state.tickets[name] = ticket
-        effect = CopyToHost if to == "host" else CopyToDevice
-        pages = tuple(CopyPart(component=p.component, device=p.device, host=p.host) for p in parts)
-        self.effects.append(effect(id=name, parts=pages, after=after))
+        self.effects.append(_effect(ticket, after))
         if after:
             self.facts.append(f"copy_to_{to}_waits_for_another")
         return ticket
 
-    def _touches(self, to: str, parts: tuple[Part, ...]) -> tuple[Refs, Refs]:
+    def _touches(self, to: Direction, parts: tuple[Part, ...]) -> tuple[Refs, Refs]:
         """What a copy in this direction reads and writes."""
-        device = frozenset((DEVICE[part.component], page) for part in parts for page in part.device)
-        host = frozenset((HOST[part.component], page) for part in parts for page in part.host)
-        return (device, host) if to == "host" else (host, device)
+        moves = [move for part in parts for move in _moves(to, part)]
+        return frozenset(source for source, _ in moves), frozenset(target for _, target in moves)
 
     def must_follow(self, reads: Refs, writes: Refs) -> tuple[str, ...]:
         """The live operations that a new one comes after: those that write what it reads, or touch what it writes.
@@ -100,8 +99,14 @@ class CopyRules(MatchRules):
         # change
         ticket = self.state.tickets[op.ticket]
         self.land(ticket, len(ticket.parts))
+        self._apply_to_request(ticket)
         # tell
         return Done()
+
+    def _apply_to_request(self, ticket: Ticket) -> None:
+        """A copy to a request is over as it ends: only the request waits for it, and it loses no node's copy."""
+        if ticket.to == "request":
+            self.apply_end(self.state.tickets[ticket.id])
 
     def requires_copy_failed(self, op: CopyFailed) -> Invalid | None:
         """The copy runs, the part exists, and no part is called good that could not be."""
@@ -121,17 +126,16 @@ class CopyRules(MatchRules):
         # change
         ticket = self.state.tickets[op.ticket]
         self.land(ticket, op.first_failed)
+        self._apply_to_request(ticket)
         # tell
         self.facts.append(f"copy_to_{ticket.to}_failed")
         return Done()
 
     def land(self, ticket: Ticket, good: int) -> None:
         """The copy has ended with `good` parts in place."""
-        source, target = (DEVICE, HOST) if ticket.to == "host" else (HOST, DEVICE)
         for part in ticket.parts[:good]:
-            pairs = zip(part.device, part.host, strict=True)
-            for from_page, to_page in pairs if ticket.to == "host" else ((h, d) for d, h in pairs):
-                self._move_stamp((source[part.component], from_page), (target[part.component], to_page))
+            for source, target in _moves(ticket.to, part):
+                self._move_stamp(source, target)
         self.state.tickets[ticket.id] = replace(ticket, good=good)
         _, lost = self._touches(ticket.to, ticket.parts[good:])
         self.doom_readers(lost)
@@ -185,24 +189,42 @@ class CopyRules(MatchRules):
     def apply_end(self, ticket: Ticket) -> set[str]:
         """The ended copy is off the books; the receipts that lost something by its failure are returned."""
         good = len(ticket.parts) if ticket.good is None else ticket.good
-        target = KV_HOST if ticket.to == "host" else KV_DEVICE
         told: set[str] = set()
         for part in ticket.parts[good:]:
-            for node in self.owners(target, part.host if ticket.to == "host" else part.device):
-                told |= self.lose_host(node) if ticket.to == "host" else self.lose_device(node)
+            told |= self._lose(ticket.to, part)
         pins = self.state.tickets[ticket.id].pins
         del self.state.tickets[ticket.id]
         self.unpin(pins)
         if ticket.to == "host":
             self._acknowledge(ticket.parts[:good])
         self.let_go(ticket.id, ticket.reads | ticket.writes)
-        for node in self.owners(KV_HOST, tuple(page for part in ticket.parts for page in part.host)):
-            self.update_leaf(node.id)
+        for part in ticket.parts if ticket.to != "request" else ():
+            for node in self.owners(HOST[part.component], part.host):
+                self.update_leaf(node.id)
+        return told
+
+    def _lose(self, to: Direction, part: Part) -> set[str]:
+        """What the failed part was to fill is not there; returns the receipts that lost something.
+
+        A failed state part costs the state alone, a failed KV part the state too (HC-STATE-11).
+        """
+        pool, pages = (HOST, part.host) if to == "host" else (DEVICE, part.device)
+        told: set[str] = set()
+        for node in self.owners(pool[part.component], pages):
+            if part.component == STATE:
+                self.facts.append("state_part_failed")
+                if to == "device":
+                    told |= {each.id for each in self.state.receipts.values() if (STATE, node.id) in each.pins}
+                self.drop_state(node, pool[STATE])
+            else:
+                told |= self.lose_host(node) if to == "host" else self.lose_device(node)
         return told
 
     def _acknowledge(self, parts: tuple[Part, ...]) -> None:
         """Each node that owns a page of these parts is published as stored on host (HC-EVENT-04)."""
         for part in parts:
+            if part.component == STATE:
+                continue
             for node in self.owners(KV_HOST, part.host):
                 self.publish_stored(node, "CPU_PINNED", node.hashes)
             self.acknowledged(part)
@@ -231,10 +253,12 @@ class CopyRules(MatchRules):
             self.place(node, KV_HOST, None)
             self.release(KV_HOST, pages)
             self.facts.append("failed_backup_of_resident")
-        if not self.needs_backed_parent():
-            return set()
-        below = [self.state.nodes[child] for child in list(node.children.values())]
-        return {told for child in below if child.host is not None for told in self.lose_host(child)}
+        told: set[str] = set()
+        if self.needs_backed_parent():
+            below = [self.state.nodes[child] for child in list(node.children.values())]
+            told = {name for child in below if child.host is not None for name in self.lose_host(child)}
+        self.drop_state(node, STATE_HOST)
+        return told
 
     def lose_device(self, node: Node) -> set[str]:
         """The node and all below it are on host only, or left the tree where no settled copy is there (HC-XFER-07).
@@ -253,10 +277,18 @@ class CopyRules(MatchRules):
             if not self.is_settled_on_host(each):
                 told |= self.lose_subtree(each)
             elif each.device is not None:
-                pages = each.device
-                self.place(each, KV_DEVICE, None)
-                self.release(KV_DEVICE, pages)
+                self.leave_device(each)
+        for each in reversed(below):
+            self.prune(each.id)
         return told
+
+    def leave_device(self, node: Node) -> None:
+        """The node has no KV on device, and so no state there (HC-STATE-01)."""
+        for component in self.profile.components:
+            pages = node.at.get(DEVICE[component])
+            if pages is not None:
+                self.place(node, DEVICE[component], None)
+                self.release(DEVICE[component], pages)
 
     def lose_subtree(self, node: Node) -> set[str]:
         """The node and all below it have left the tree; the receipts that named one of them are returned."""
@@ -274,6 +306,26 @@ class CopyRules(MatchRules):
     def needs_backed_parent(self) -> bool:
         """Whether a backed-up node's parent must be backed up too, not merely resident (HC-BACKUP-01)."""
         return self.rules.contiguity and self.state.policy != "write_back"
+
+
+_LETTER: dict[Direction, str] = {"device": "d", "host": "h", "request": "c"}
+
+
+def _moves(to: Direction, part: Part) -> Iterator[tuple[PageRef, PageRef]]:
+    """Source and target of each page of the part."""
+    upper, lower = DEVICE[part.component], (DEVICE if to == "request" else HOST)[part.component]
+    for device, host in zip(part.device, part.host, strict=True):
+        above, below = (upper, device), (lower, host)
+        yield (above, below) if to == "host" else (below, above)
+
+
+def _effect(ticket: Ticket, after: tuple[str, ...]) -> Effect:
+    """What the world is asked to do."""
+    if ticket.to == "request":
+        part = ticket.parts[0]
+        return CopyOnDevice(id=ticket.id, source=part.host, target=part.device, after=after)
+    parts = tuple(CopyPart(component=part.component, device=part.device, host=part.host) for part in ticket.parts)
+    return (CopyToHost if ticket.to == "host" else CopyToDevice)(id=ticket.id, parts=parts, after=after)
 
 
 def _is_live(op: Ticket | Pass | Record) -> bool:

@@ -2,12 +2,11 @@
 
 import heapq
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from hicache_ref.model.copies import CopyRules
 from hicache_ref.model.pages import ModelFault
-from hicache_ref.model.state import Node
-from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, ROOT, NodeId, Pages, PoolName
+from hicache_ref.model.state import Node, Part
+from hicache_ref.vocabulary.ids import DEVICE, HOST, KV, KV_DEVICE, KV_HOST, ROOT, STATE, NodeId, PoolName
 from hicache_ref.vocabulary.operations import Evict, EvictHost
 from hicache_ref.vocabulary.outcomes import Evicted, Invalid, Refused
 from hicache_ref.vocabulary.profile import EvictionPolicy
@@ -26,14 +25,6 @@ RANK: dict[EvictionPolicy, Callable[[Node, int], Rank]] = {
 """Smaller is evicted first (HC-EVICT-02; upstream: evict_policy)."""
 
 
-class Tally(NamedTuple):
-    """Pages given up by evicted nodes; those that became free; operations that hold the rest."""
-
-    given: int
-    freed: int
-    wait_for: tuple[str, ...]
-
-
 class EvictRules(CopyRules):
     """Making room."""
 
@@ -43,10 +34,8 @@ class EvictRules(CopyRules):
 
     def on_evict(self, op: Evict) -> Evicted:
         """At least `n` device pages were given up, or no evictable leaf remains (HC-EVICT-03)."""
-        # change
-        tally = self.evict_device(op.n)
-        # tell
-        return Evicted(freed=tally.freed, staged=tally.given - tally.freed, wait_for=tally.wait_for)
+        # change, tell
+        return self.evict_device(op.n)
 
     def requires_evict_host(self, op: EvictHost) -> Invalid | None:
         """A positive number of pages is asked for."""
@@ -54,37 +43,39 @@ class EvictRules(CopyRules):
 
     def on_evict_host(self, op: EvictHost) -> Evicted:
         """At least `n` host pages were given up, or no evictable host leaf remains (HC-EVICT-03)."""
-        # change
-        tally = self.evict_host(op.n)
-        # tell
-        return Evicted(freed=tally.freed, staged=tally.given - tally.freed, wait_for=tally.wait_for)
+        # change, tell
+        return self.evict_host(op.n)
 
-    def evict_device(self, count: int) -> Tally:
+    def evict_device(self, count: int) -> Evicted:
         """As `on_evict`."""
-        given: list[int] = []
-        free_before = self.free_count(KV_DEVICE)
+        tally = self.tally(KV_DEVICE)
         for node in self._victims(KV_DEVICE, self.state.device_leaves):
-            given.extend(self._evict_device_leaf(node))
-            if len(given) >= count:
+            self.evict_device_leaf(node)
+            if tally.given() >= count:
                 break
         self._protect_no_more()
-        return self._tally(KV_DEVICE, given, free_before)
+        return tally.end()
 
-    def _evict_device_leaf(self, node: Node) -> Pages:
-        """The leaf has no device copy; returns the pages it gave up, none if it must stay."""
-        pages = node.at[KV_DEVICE]
-        if node.host is not None:
+    def evict_device_leaf(self, node: Node) -> None:
+        """The leaf has no device copy, unless it must stay: demoted, backed up first, or gone with its host copy.
+
+        Of a hybrid model no leaf of the tree is demoted without its state: no match could end there (HC-STATE-08).
+        """
+        if node.host is not None and not self.lacking(node):
             self.facts.append("demoted")
-            self._give_up_device(node)
+            self.leave_device(node)
         elif self.state.policy == "write_back" and self._write_back(node):
             if self.rules.write_back_protects:
                 self.just_backed.append(node.id)
                 self.update_leaf(node.id)
+        elif node.id not in self.state.nodes:
+            self.facts.append("left_under_write_back")
+        elif node.host is not None and node.children:
+            self.facts.append("state_lost_by_demotion")
+            self.leave_device(node)
         else:
             self._protect_no_more()
-            if not self._drop(node):
-                return ()
-        return pages
+            self._drop(node)
 
     def is_host_leaf(self, node: Node) -> bool:
         """Also not backed up by the eviction under way, where that protects (upstream: flush_staged)."""
@@ -96,20 +87,26 @@ class EvictRules(CopyRules):
         for number in backed:
             self.update_leaf(number)
 
-    def _give_up_device(self, node: Node) -> None:
-        pages = node.at[KV_DEVICE]
-        self.place(node, KV_DEVICE, None)
-        self.release(KV_DEVICE, pages)
+    def take_on_host(self, node: Node) -> tuple[Part, ...]:
+        """The node has room on host for what it lacks there, all of it or none; returns the parts of a copy of it."""
+        missing = self.lacking(node)
+        if not self.host_room(len(node.key) if KV in missing else 0, int(STATE in missing)):
+            return ()
+        for each in missing:
+            self.place(node, HOST[each], self.take(HOST[each], len(node.at[DEVICE[each]]), ("node", node.id)))
+        return tuple(self.part(node, each) for each in missing)
 
     def _write_back(self, node: Node) -> bool:
         """The node is on host only, its copy submitted or, under the blocking rule, ended; False if that cannot be."""
-        if not self.host_room(len(node.key)):
+        pins = self.pin(node.id, evicted_too=True)
+        parts = self.take_on_host(node)
+        self.unpin(pins)
+        if not parts or node.id not in self.state.nodes:
             return False
-        self.place(node, KV_HOST, self.take(KV_HOST, len(node.key), ("node", node.id)))
-        ticket = self.submit("host", [node], pinned=False)
+        ticket = self.submit("host", node, parts, pinned=False)
         if self.rules.write_back_copy == "staged":
             self.facts.append("staged")
-            self._give_up_device(node)
+            self.leave_device(node)
             return True
         done = not ticket.doomed and self.choose.copy_result(ticket.id)
         if done:
@@ -119,7 +116,7 @@ class EvictRules(CopyRules):
         self.apply_end(self.state.tickets[ticket.id])
         self.evicting = False
         if done:
-            self._give_up_device(node)
+            self.leave_device(node)
         return done
 
     def _drop(self, node: Node) -> bool:
@@ -132,21 +129,20 @@ class EvictRules(CopyRules):
         self.drop_subtree(node)
         return True
 
-    def evict_host(self, count: int) -> Tally:
+    def evict_host(self, count: int) -> Evicted:
         """As `on_evict_host`."""
-        given: list[int] = []
-        free_before = self.free_count(KV_HOST)
+        tally = self.tally(KV_HOST)
         for node in self._victims(KV_HOST, self.state.host_leaves):
-            given.extend(node.at[KV_HOST])
             self.remove(node)
-            if len(given) >= count:
+            if tally.given() >= count:
                 break
-        return self._tally(KV_HOST, given, free_before)
+        return tally.end()
 
     def _victims(self, pool_name: PoolName, leaves: set[NodeId]) -> Iterator[Node]:
         """Victims in the order of the policy, from the *kept* leaf set: a stale one has to show (HC-EVICT-01).
 
-        Evicting a node can make a leaf of its parent and of no other node. A node that stays is not tried again.
+        Evicting a node can make a leaf of the nearest node above that is left, and of no other. A node that stays is
+        not tried again.
         """
         nodes, heap = self.state.nodes, [(self._rank(number), number) for number in leaves]
         heapq.heapify(heap)
@@ -155,13 +151,17 @@ class EvictRules(CopyRules):
             tied = [heapq.heappop(heap)[1]]
             while heap and heap[0][0] == least:
                 tied.append(heapq.heappop(heap)[1])
+            tied = [number for number in tied if number in leaves]
+            if not tied:
+                continue
             pick = self.choose.victim(pool_name, [self.key_of(nodes[n]) for n in tied]) if len(tied) > 1 else 0
             node = nodes[tied.pop(pick)]
             for number in tied:
                 heapq.heappush(heap, (least, number))
             self.victims.append((pool_name, node.hashes[-1]))
-            above = node.parent
+            path = self.path(node.parent)
             yield node
+            above = next((number for number in path if number in nodes), ROOT)
             if above in leaves:
                 heapq.heappush(heap, (self._rank(above), above))
 
@@ -171,17 +171,16 @@ class EvictRules(CopyRules):
             raise ModelFault(f"leaf {number} is not in the tree")
         return RANK[self.rules.eviction](node, self.rules.slru_protected_threshold)
 
-    def _tally(self, pool_name: PoolName, given: list[int], free_before: int) -> Tally:
-        owner = self.state.pools[pool_name].owner
-        holders = sorted({str(owner[page][1]) for page in given if owner[page][0] == "op"})
-        return Tally(len(given), self.free_count(pool_name) - free_before, tuple(holders))
+    def tally(self, pool_name: PoolName) -> "Tally":
+        """What is given up in this pool is counted from now on."""
+        return Tally(self, pool_name)
 
     def asked(self, short: int, need: int) -> int:
         """How many pages are to be evicted for a copy that needs `need` and lacks `short`."""
         return need if self.rules.eviction_asks == "need" else short
 
-    def device_room(self, count: int, *, for_copy: bool = False) -> Refused | None:
-        """`count` device pages are free: at once, or after evicting once (HC-EVICT-06).
+    def device_room(self, count: int, states: int = 0, *, for_copy: bool = False) -> Refused | None:
+        """`count` device pages and so many state slots are free: at once, or after evicting once (HC-EVICT-06).
 
         By the reference rule nothing is evicted for what cannot succeed. What was given up and is still touched has
         to be waited for.
@@ -190,16 +189,16 @@ class EvictRules(CopyRules):
         if short <= 0:
             return None
         if short > self.state.evictable:
-            enough = short <= self.state.evictable + len(self._holders_of_given_up(KV_DEVICE))
+            enough = short <= self.state.evictable + len(self.holders_of_given_up(KV_DEVICE))
             if for_copy and self.rules.evict_device_for_hopeless:
                 self.evict_device(self.asked(short, count))
-            holders = self._holders_of_given_up(KV_DEVICE)
+            holders = self.holders_of_given_up(KV_DEVICE)
             return Refused(why="device full", wait_for=tuple(sorted(set(holders.values()))) if enough else ())
         self.evict_device(self.asked(short, count) if for_copy else short)
         if count <= self.free_count(KV_DEVICE):
             return None
         self.facts.append("room_has_to_be_waited_for")
-        waiting = {*self._holders_of_given_up(KV_DEVICE).values(), *self._keepers_of_leaves()}
+        waiting = {*self.holders_of_given_up(KV_DEVICE).values(), *self._keepers_of_leaves()}
         return Refused(why="device full", wait_for=tuple(sorted(waiting)))
 
     def _keepers_of_leaves(self) -> set[str]:
@@ -207,15 +206,15 @@ class EvictRules(CopyRules):
         leaves = [self.state.nodes[number] for number in self.state.device_leaves]
         return {name for leaf in leaves for node in self.subtree(leaf) for name in self.pinned_by(node)}
 
-    def _holders_of_given_up(self, pool_name: PoolName) -> dict[int, str]:
+    def holders_of_given_up(self, pool_name: PoolName) -> dict[int, str]:
         """Pages that only an operation still holds, and which."""
         if not self.state.tickets and not self.state.passes:
             return {}
         owner = self.state.pools[pool_name].owner
         return {page: str(held[1]) for page, held in enumerate(owner) if held[0] == "op"}
 
-    def host_room(self, count: int) -> bool:
-        """Whether `count` host pages are free, after evicting once if need be (HC-EVICT-06).
+    def host_room(self, count: int, states: int = 0) -> bool:
+        """Whether `count` host pages and so many state slots are free, after evicting once if need be (HC-EVICT-06).
 
         By the reference rule nothing is evicted for what cannot succeed.
         """
@@ -232,14 +231,42 @@ class EvictRules(CopyRules):
         queue = list(self.state.host_leaves)
         while queue and total < count:
             node = nodes[queue.pop()]
-            total += len(node.key)
+            total += len(node.host or ())
             above = nodes[node.parent]
             left[above.id] = left.get(above.id, len(above.children)) - 1
-            if not left[above.id] and self._is_free_host_only(above):
+            if not left[above.id] and above.id != ROOT and self._goes_without_children(above):
                 queue.append(above.id)
         return total >= count
 
-    def _is_free_host_only(self, node: Node) -> bool:
-        if node.id == ROOT or node.device is not None or node.locks[KV]:
+    def _goes_without_children(self, node: Node) -> bool:
+        """Whether the node could be evicted from host, or would leave the tree at once, if it had no children."""
+        if self.is_in_use(node):
             return False
-        return self.is_settled_on_host(node)
+        if self.profile.state and not self.has_state(node):
+            return True
+        return node.device is None and self.is_settled_on_host(node)
+
+
+class Tally:
+    """Pages of one pool that holders have given up since it was made; what became free, and who holds the rest."""
+
+    def __init__(self, rules: EvictRules, pool_name: PoolName) -> None:
+        self.rules = rules
+        self.pool_name = pool_name
+        self.seen = len(rules.given_up)
+        self.pages: list[int] = []
+        self.free_before = rules.free_count(pool_name)
+
+    def given(self) -> int:
+        """So many pages were given up."""
+        new = self.rules.given_up[self.seen :]
+        self.seen += len(new)
+        self.pages += [page for name, page in new if name == self.pool_name]
+        return len(self.pages)
+
+    def end(self) -> Evicted:
+        """What the caller is told."""
+        owner = self.rules.state.pools[self.pool_name].owner
+        given, freed = self.given(), self.rules.free_count(self.pool_name) - self.free_before
+        holders = sorted({str(owner[page][1]) for page in self.pages if owner[page][0] == "op"})
+        return Evicted(freed=freed, staged=given - freed, wait_for=tuple(holders))

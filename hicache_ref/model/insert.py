@@ -9,7 +9,7 @@ from hicache_ref.model.load import LoadRules
 from hicache_ref.model.state import Node, Pass, Request
 from hicache_ref.vocabulary.effects import RunForward
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
-from hicache_ref.vocabulary.ids import KV_DEVICE, ROOT, NodeId, PageHash, Pages
+from hicache_ref.vocabulary.ids import KV_DEVICE, ROOT, STATE_DEVICE, NodeId, PageHash, Pages
 from hicache_ref.vocabulary.keys import Key, PageKeys
 from hicache_ref.vocabulary.operations import Forward, ForwardDone, GiveBack, Insert, TakePages
 from hicache_ref.vocabulary.outcomes import Done, Inserted, Invalid, Refused, Took
@@ -24,7 +24,7 @@ class InsertRules(LoadRules):
             return Invalid(why="n must be positive")
         if op.rid in self.state.requests or op.rid in self.state.passes:
             return Invalid(why=f"request {op.rid} is in use")
-        return None
+        return Invalid(why="there is no state to go on from") if op.prefix is not None else None
 
     def on_take_pages(self, op: TakePages) -> Took | Refused:
         """The request holds `n` device pages that hold nothing yet."""
@@ -44,7 +44,9 @@ class InsertRules(LoadRules):
     def on_give_back(self, op: GiveBack) -> Done:
         """The request holds nothing; pages that its pass still touches are free when that ends."""
         # change
-        self.release(KV_DEVICE, self.state.requests.pop(op.rid).pages)
+        request = self.state.requests.pop(op.rid)
+        self.release(KV_DEVICE, request.pages)
+        self.release(STATE_DEVICE, request.state)
         # tell
         return Done()
 
@@ -74,21 +76,25 @@ class InsertRules(LoadRules):
         request = self.state.requests[op.rid]
         pages = self.pages(op.key)
         prefix = self.resident_pages(pages[: op.start], op.key.extra)
+        changes = frozenset((STATE_DEVICE, slot) for slot in request.state)
         reads = frozenset((KV_DEVICE, page) for page in prefix)
-        writes = frozenset((KV_DEVICE, page) for page in request.pages)
+        writes = frozenset((KV_DEVICE, page) for page in request.pages) | changes
         after = self.must_follow(reads, writes)
         self.state.passes[op.rid] = Pass(
-            id=op.rid, reads=reads, writes=writes, pages=request.pages,
-            hashes=self._hashes(pages, op.key.extra)[op.start :], doomed=self._is_unreadable(reads),
+            id=op.rid, reads=reads, writes=writes, pages=request.pages, state=request.state,
+            hashes=self.hashes(pages, op.key.extra)[op.start :], doomed=self._is_unreadable(reads),
         )  # fmt: skip
         self.state.requests[op.rid] = replace(request, key=op.key, start=op.start)
         # tell
-        self.effects.append(RunForward(id=f"f:{op.rid}", reads=prefix, writes=request.pages, after=after))
+        self.effects.append(
+            RunForward(id=f"f:{op.rid}", reads=prefix, writes=request.pages, state=request.state, after=after)
+        )
         if after:
             self.facts.append("forward_waits_for_load")
         return Done()
 
-    def _hashes(self, pages: PageKeys, extra: str | None) -> tuple[PageHash, ...]:
+    def hashes(self, pages: PageKeys, extra: str | None) -> tuple[PageHash, ...]:
+        """The hash of each of these pages, which begin a key in this namespace."""
         return chain(pages, namespace_seed(extra), self.profile.bigram)
 
     def requires_forward_done(self, op: ForwardDone) -> Invalid | None:
@@ -108,6 +114,8 @@ class InsertRules(LoadRules):
             for page, digest in zip(ended.pages, ended.hashes, strict=True):
                 pool.stamp[page] = digest
                 pool.draft[page] = digest if self.profile.draft else None
+        for slot in ended.state:
+            self.state.pools[STATE_DEVICE].stamp[slot] = None if ended.doomed else ended.hashes[-1]
         self.let_go(f"f:{op.rid}", ended.reads | ended.writes)
         # tell
         return Done()
@@ -129,7 +137,7 @@ class InsertRules(LoadRules):
         misfit = self._requires_fit(request, op.key, op.start)
         if misfit is not None:
             return misfit
-        if self._content(request) != self._hashes(self.pages(op.key), op.key.extra)[op.start :]:
+        if self._content(request) != self.hashes(self.pages(op.key), op.key.extra)[op.start :]:
             return Invalid(why=f"the pages of request {op.rid} do not hold this part of {op.key}")
         return None
 
@@ -153,12 +161,17 @@ class InsertRules(LoadRules):
         if walk.at < len(pages):
             node = self._attach_rest(node, pages, walk)
         self.release(KV_DEVICE, tuple(walk.duplicates))
+        existed = request is not None and self.attach_state(node, request)
         for number in walk.due:
             due = self.state.nodes.get(number)
-            if due is not None and due.host is None and due.device is not None:
+            if due is not None and self.lacking(due):
                 self.backup(due)
         # tell
-        return Inserted(prefix=walk.prefix, given_back=tuple(walk.duplicates))
+        return Inserted(prefix=walk.prefix, given_back=tuple(walk.duplicates), state_existed=existed)
+
+    def attach_state(self, node: Node, request: Request) -> bool:
+        """The node has the request's state, if there is one; true if it had one already, which stays."""
+        return False
 
     def _attach_rest(self, above: Node, pages: PageKeys, walk: "_InsertWalk") -> Node:
         leaf = self.attach(above, pages[walk.at :], walk.op.key.extra, walk.op.priority)

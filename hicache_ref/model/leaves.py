@@ -9,7 +9,19 @@ from hicache_ref.model.pages import PageRules
 from hicache_ref.model.state import Node, running
 from hicache_ref.vocabulary.events import BlockRemoved, BlockStored
 from hicache_ref.vocabulary.hashing import block_hash, chain
-from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, KV_POOLS, ROOT, STATE_HOST, Medium, NodeId, PageHash, Pages, PoolName
+from hicache_ref.vocabulary.ids import (
+    KV,
+    KV_DEVICE,
+    KV_HOST,
+    KV_POOLS,
+    ROOT,
+    STATE_HOST,
+    Medium,
+    NodeId,
+    PageHash,
+    Pages,
+    PoolName,
+)
 
 _STORED = TypeAdapter(list[BlockStored])
 

@@ -1,8 +1,8 @@
 """Load back: host-only nodes get device pages, and a copy to fill them (upstream: load_back, init_load_back)."""
 
 from hicache_ref.model.backup import BackupRules
-from hicache_ref.model.state import Node
-from hicache_ref.vocabulary.ids import KV_DEVICE
+from hicache_ref.model.state import Node, Part, Request
+from hicache_ref.vocabulary.ids import KV, KV_DEVICE, STATE, STATE_DEVICE, STATE_HOST, RequestId
 from hicache_ref.vocabulary.operations import LoadBack
 from hicache_ref.vocabulary.outcomes import Invalid, Refused, Submitted
 
@@ -11,11 +11,20 @@ class LoadRules(BackupRules):
     """Bringing back what is on host only."""
 
     def requires_load_back(self, op: LoadBack) -> Invalid | None:
-        """A host-only node ends at the key."""
+        """A host-only node ends at the key; of a hybrid model one whose state is on host and not on device."""
+        if op.rid is not None and (
+            not self.profile.state or op.rid in self.state.requests or op.rid in self.state.passes
+        ):
+            return Invalid(why=f"request {op.rid} is in use, or has no use for a state")
         node = self.node_at(op.key)
-        if node is None or node.device is not None:
+        if node is None or (node.device is not None and not self._lacks_state(node)):
             return Invalid(why=f"no host-only node ends at {op.key}")
+        if self.profile.state and STATE_HOST not in node.at:
+            return Invalid(why=f"no state is on host at {op.key}")
         return None
+
+    def _lacks_state(self, node: Node) -> bool:
+        return self.profile.state and STATE_DEVICE not in node.at
 
     def on_load_back(self, op: LoadBack) -> Submitted | Refused:
         """The host-only chain that ends at the key is resident, and one copy fills it; or nothing is loaded.
@@ -26,18 +35,18 @@ class LoadRules(BackupRules):
         assert node is not None
         chain = self._host_only_chain(node)
         need = sum(len(each.key) for each in chain)
-        if need * self.profile.sizes.page_size < self.profile.sizes.load_back_threshold:
+        gained = self.depth(node) - self.depth(self.resident_end(node))
+        if gained * self.profile.sizes.page_size < self.profile.sizes.load_back_threshold:
             return Refused(why="below threshold")
         if op.quota is not None and need > op.quota:
             return Refused(why="over quota")
         # change
         short = need > self.free_count(KV_DEVICE)
         pins = self.pin(node.id, evicted_too=True)
-        refused = self.device_room(need, for_copy=True)
+        states = 1 + (op.rid is not None) if self.profile.state else 0
+        refused = self.device_room(need, states, for_copy=True)
         if refused is None:
-            for each in chain:
-                self.place(each, KV_DEVICE, self.take(KV_DEVICE, len(each.key), ("node", each.id)))
-            ticket = self.submit("device", chain, pinned=True)
+            ticket = self.submit("device", node, self._take_for_load(chain, node, op.rid), pinned=True)
         self.unpin(pins)
         # tell
         if refused is not None:
@@ -46,6 +55,22 @@ class LoadRules(BackupRules):
         if short:
             self.facts.append("evicted_inside_load")
         return Submitted(tickets=(ticket.id,), pages=need)
+
+    def _take_for_load(self, chain: list[Node], node: Node, rid: RequestId | None) -> tuple[Part, ...]:
+        """The chain has device pages, the node a state slot there, and so has the request, all from the host's copies."""
+        for each in chain:
+            self.place(each, KV_DEVICE, self.take(KV_DEVICE, len(each.key), ("node", each.id)))
+        parts = [self.part(each, KV) for each in chain]
+        if self.profile.state:
+            self.place(node, STATE_DEVICE, self.take(STATE_DEVICE, 1, ("node", node.id)))
+            parts.append(self.part(node, STATE))
+            self.facts.append("load_of_kv_and_state" if chain else "load_of_state")
+        if rid is not None:
+            slot = self.take(STATE_DEVICE, 1, ("request", rid))
+            self.state.requests[rid] = Request(id=rid, pages=(), state=slot)
+            parts.append(Part(component=STATE, device=slot, host=node.at[STATE_HOST]))
+            self.facts.append("load_for_request")
+        return tuple(parts)
 
     def _host_only_chain(self, node: Node) -> list[Node]:
         """The nodes without device copy on the path, nearest the root first."""

@@ -1,6 +1,6 @@
 """Storage: what is owed to it, offering, and what a poll applies of writes (upstream: write_backup_storage)."""
 
-from hicache_ref.model.insert import InsertRules
+from hicache_ref.model.hybrid import HybridRules
 from hicache_ref.model.pages import ModelFault
 from hicache_ref.model.records import Backup, BackupEnded, BackupWriting, Prefetch, Record, at_stage
 from hicache_ref.model.state import Node, Part, Storage
@@ -12,7 +12,7 @@ from hicache_ref.vocabulary.operations import WriteDone
 from hicache_ref.vocabulary.outcomes import Done, Invalid
 
 
-class StoreRules(InsertRules):
+class StoreRules(HybridRules):
     """The way down: host pages to storage."""
 
     @property
@@ -43,9 +43,6 @@ class StoreRules(InsertRules):
     def is_host_leaf(self, node: Node) -> bool:
         """Also not pinned by storage work (HC-LEAF-02)."""
         return super().is_host_leaf(node) and not self.is_pinned_by_storage(node)
-
-    def _is_free_host_only(self, node: Node) -> bool:
-        return super()._is_free_host_only(node) and not self.is_pinned_by_storage(node)
 
     def is_in_use(self, node: Node) -> bool:
         """Also while storage work pins it."""

@@ -7,7 +7,20 @@ from hicache_ref.model.locks import LockRules, Pins
 from hicache_ref.model.pages import ModelFault
 from hicache_ref.model.state import Node
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
-from hicache_ref.vocabulary.ids import DEVICE, HOST, KV, KV_DEVICE, KV_HOST, ROOT, STATE, STATE_DEVICE, STATE_HOST, NodeId, Pages, PoolName
+from hicache_ref.vocabulary.ids import (
+    DEVICE,
+    HOST,
+    KV,
+    KV_DEVICE,
+    KV_HOST,
+    ROOT,
+    STATE,
+    STATE_DEVICE,
+    STATE_HOST,
+    NodeId,
+    Pages,
+    PoolName,
+)
 from hicache_ref.vocabulary.keys import Key, PageKeys, pages_of, tokens_of
 
 

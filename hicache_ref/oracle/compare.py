@@ -9,7 +9,7 @@ from hicache_ref.model.state import FREE, State
 from hicache_ref.oracle.content import Content
 from hicache_ref.oracle.seen import Seen
 from hicache_ref.vocabulary.events import Event
-from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, POOLS, ROOT, PageHash, Pages, PoolName
+from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, KV_POOLS, ROOT, PageHash, Pages, PoolName
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.observation import Counts
 from hicache_ref.vocabulary.outcomes import Inserted, Matched, Outcome, Refused, Took
@@ -51,7 +51,7 @@ class Comparison:
 
     def residency(self, state: State, view: Seen, ours: Step) -> None:
         """Each page is on the same tiers on both sides (HC-CONF-07), and nodes end at the same keys (HC-CONF-08)."""
-        for pool_name in POOLS:
+        for pool_name in KV_POOLS:
             expected = dict(held_by_nodes(state, pool_name))
             theirs = view.pages[pool_name]
             if expected.keys() != theirs.keys():
@@ -125,7 +125,7 @@ class Comparison:
 
     def rename(self, state: State, view: Seen, taken: Collection[tuple[PoolName, int]]) -> None:
         """The pages held on both sides are paired; a page that stayed held keeps its partner (HC-CONF-09)."""
-        for pool_name in POOLS:
+        for pool_name in KV_POOLS:
             known = self.pairs[pool_name]
             pairs = {page: view.pages[pool_name][digest] for digest, page in held_by_nodes(state, pool_name)}
             if pool_name == KV_DEVICE:
@@ -162,7 +162,7 @@ class Comparison:
 
     def learn(self, state: State, ours: Outcome, theirs: Outcome, taken: Collection[tuple[PoolName, int]]) -> None:
         """Without a look at the pools, a device page is paired where it is first told (HC-PAGE-01)."""
-        for pool_name in POOLS:
+        for pool_name in KV_POOLS:
             owner, known = state.pools[pool_name].owner, self.pairs[pool_name]
             self.pairs[pool_name] = {p: q for p, q in known.items() if owner[p] != FREE and (pool_name, p) not in taken}
         pairs = self.pairs[KV_DEVICE]

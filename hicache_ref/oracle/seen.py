@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, POOLS, PageHash, Pages, PoolName
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, KV_POOLS, PageHash, Pages, PoolName
 from hicache_ref.vocabulary.keys import pages_of
 from hicache_ref.vocabulary.observation import Observation, Segment
 from hicache_ref.vocabulary.profile import Profile
@@ -104,7 +104,7 @@ def _file(result: Seen, segment: Segment, prior: PageHash | None, text: str,
 def judge_owners(view: Seen, profile: Profile) -> None:
     """Every page of every pool has exactly one holder. Raises SeenBroken (HC-PAGE-01, 02, 03)."""
     sizes = {KV_DEVICE: profile.sizes.device_pages, KV_HOST: profile.sizes.host_pages}
-    for pool_name in POOLS:
+    for pool_name in KV_POOLS:
         tier = "device" if pool_name == KV_DEVICE else "host"
         holders = [*view.pages[pool_name].values(), *view.free[pool_name], *view.held[pool_name]]
         if pool_name == KV_DEVICE:

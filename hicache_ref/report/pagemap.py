@@ -11,7 +11,7 @@ from hicache_ref.oracle.compare import Pairs
 from hicache_ref.report.words import key_words
 from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, POOLS, ROOT, TIER, PageHash, PoolName, Tier
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, KV_POOLS, ROOT, TIER, PageHash, PoolName, Tier
 from hicache_ref.vocabulary.keys import Key, pages_of
 from hicache_ref.vocabulary.observation import Observation
 from hicache_ref.vocabulary.profile import Profile
@@ -84,13 +84,13 @@ def page_maps(profile: Profile, state: State, observation: Observation | None,
         if node.id != ROOT:
             tokens = _path_tokens(state, node.id, profile.bigram)
             marks.node(node.hashes, Key(tokens=tokens, extra=node.extra))
-    ours = {pool: _model_holders(state, pool, marks) for pool in POOLS}
+    ours = {pool: _model_holders(state, pool, marks) for pool in KV_POOLS}
     if observation is None or observation.level == "counts":
-        maps = tuple(_shown(TIER[pool], list(ours[pool]), ours[pool], None) for pool in POOLS)
+        maps = tuple(_shown(TIER[pool], list(ours[pool]), ours[pool], None) for pool in KV_POOLS)
     else:
         theirs, places = _observed_holders(profile, observation, marks)
         maps = tuple(
-            _paired(state, pool, ours[pool], theirs[pool], places[pool], dict(pairs.get(pool, {}))) for pool in POOLS
+            _paired(state, pool, ours[pool], theirs[pool], places[pool], dict(pairs.get(pool, {}))) for pool in KV_POOLS
         )
     return PageMaps(maps=maps, legend=_legend(maps, marks))
 
@@ -123,8 +123,8 @@ def _observed_holders(
     profile: Profile, seen: Observation, marks: _Marks
 ) -> tuple[dict[PoolName, dict[int, str]], dict[PoolName, dict[PageHash, int]]]:
     """For each pool: page -> marks of all its holders; hash -> page."""
-    holders: dict[PoolName, dict[int, list[str]]] = {pool: defaultdict(list) for pool in POOLS}
-    places: dict[PoolName, dict[PageHash, int]] = {pool: {} for pool in POOLS}
+    holders: dict[PoolName, dict[int, list[str]]] = {pool: defaultdict(list) for pool in KV_POOLS}
+    places: dict[PoolName, dict[PageHash, int]] = {pool: {} for pool in KV_POOLS}
     paths: list[tuple[tuple[int, ...], PageHash | None]] = []
     size = profile.sizes.page_size
     for segment in seen.segments:
@@ -146,7 +146,9 @@ def _observed_holders(
     for pool, pages, mark in groups:
         for page in pages:
             holders[pool][page].append(mark)
-    joined = {pool: {page: "/".join(dict.fromkeys(found)) for page, found in holders[pool].items()} for pool in POOLS}
+    joined = {
+        pool: {page: "/".join(dict.fromkeys(found)) for page, found in holders[pool].items()} for pool in KV_POOLS
+    }
     return joined, places
 
 

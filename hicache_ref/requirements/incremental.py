@@ -14,7 +14,7 @@ from hicache_ref.requirements.checker import Checker
 from hicache_ref.requirements.hashing import is_chain
 from hicache_ref.requirements.registry import FACT, Broken
 from hicache_ref.vocabulary.hashing import namespace_seed
-from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, POOLS, ROOT, TIER, NodeId, PoolName
+from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, KV_POOLS, ROOT, TIER, NodeId, PoolName
 from hicache_ref.vocabulary.keys import Key, pages_of
 from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.profile import Profile
@@ -45,7 +45,7 @@ class IncrementalChecker:
         """History is forgotten; `state` is judged as a whole and is where the next step begins. Raises `Broken`."""
         self.full.check_state(state)
         self._steps = 0
-        self._published = dict.fromkeys(POOLS, 0)
+        self._published = dict.fromkeys(KV_POOLS, 0)
         written = {page for ticket in state.tickets.values() if ticket.to == "host" for page in _host_pages(ticket)}
         for node in state.nodes.values():
             self._published[KV_DEVICE] += len(node.at.get(KV_DEVICE, ()))
@@ -81,7 +81,7 @@ class IncrementalChecker:
     def _follow_events(self, step: StepLike) -> None:
         for event in step.events:
             if event.kind == "all_blocks_cleared":
-                self._published = dict.fromkeys(POOLS, 0)
+                self._published = dict.fromkeys(KV_POOLS, 0)
             else:
                 pool: PoolName = KV_DEVICE if event.medium == "GPU" else KV_HOST
                 self._published[pool] += 1 if event.kind == "block_stored" else -1
@@ -97,7 +97,7 @@ class IncrementalChecker:
         taken = {KV_DEVICE: sum(len(request.pages) for request in state.requests.values()), KV_HOST: 0}
         coming = {page for ticket in state.tickets.values() if ticket.to == "host" for page in _host_pages(ticket)}
         touched = {ref for each in _books(state) for ref in each.reads | each.writes}
-        for name in POOLS:
+        for name in KV_POOLS:
             pool = state.pools[name]
             given_up = sum(pool.owner[page][0] == "op" for where, page in touched if where == name)
             unpublished = sum(pool.owner[page][0] == "node" for page in coming) if name == KV_HOST else 0

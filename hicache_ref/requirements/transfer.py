@@ -54,7 +54,7 @@ def _touches(effect: Effect) -> Touched:
     if effect.kind == "storage_read" or effect.kind == "storage_write":
         batch = frozenset(effect.pages)
         return (none, none, none, batch) if effect.kind == "storage_read" else (none, none, batch, none)
-    if effect.kind == "storage_query" or effect.kind == "storage_cancel":
+    if effect.kind == "storage_query" or effect.kind == "storage_cancel" or effect.kind == "copy_on_device":
         return none, none, none, none
     device = frozenset([page for part in effect.parts for page in part.device])
     host = frozenset([page for part in effect.parts for page in part.host])

@@ -15,7 +15,7 @@ from hicache_ref.model.canonical import canonical
 from hicache_ref.search.moves import Moves
 from hicache_ref.search.scopes import SCOPES, Scope
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.ids import KV, POOLS
+from hicache_ref.vocabulary.ids import KV, KV_POOLS
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.profile import EvictionPolicy, Profile, Rules, Sizes, WritePolicy
 from hicache_ref.vocabulary.storage import StorageSettings
@@ -45,7 +45,7 @@ def derived(state: State) -> tuple[object, ...]:
         (node.hashes, node.locks[KV], number in state.device_leaves, number in state.host_leaves)
         for number, node in state.nodes.items()
     ]
-    free = [len(state.pools[name].free) for name in POOLS]
+    free = [len(state.pools[name].free) for name in KV_POOLS]
     return (*sorted(nodes), state.evictable, state.protected, *free)
 
 
