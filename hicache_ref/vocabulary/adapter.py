@@ -39,6 +39,9 @@ class Description(Frozen):
     evictions: frozenset[EvictionPolicy] | None = None
     """Eviction policies that it offers; None: all."""
 
+    hybrid: Literal["never", "drawn", "always"] = "never"
+    """Whether its nodes own recurrent states beside KV: the profile says so never, now and then, or always."""
+
     page_sizes: tuple[int, ...] = (1, 2)
     bigram: bool = True
     """Whether keys of token pairs can be used; likewise namespaces and a draft pool."""

@@ -289,6 +289,8 @@ _EARLY = _BEFORE_QUERY | _IN_PROGRESS | {"backup_scope": "node", "contiguity": F
 _FIRST = _EARLY | {"prefetch_capacity": "host_minus_device", "write_back_offers": False}
 _PREFIXES = {"backup_scope": "node_if_parent"}
 
+_HIMAMBA = _HIRADIX | _IN_PROGRESS | {"state_copy": "blocking", "match_stamps_states": "path"}
+
 RULES: dict[str, Rules] = {
     "reference": Rules(),
     "sglang-0.5.1": Rules.model_validate(
@@ -309,6 +311,9 @@ RULES: dict[str, Rules] = {
     ),
     "sglang-0.5.16": Rules.model_validate(_HIRADIX | _PREFIXES | _IN_PROGRESS),
     "sglang-0.5.20": Rules.model_validate(_HIRADIX | _PREFIXES | {"hash_namespace": True}),
+    "sglang-himamba-0.5.10": Rules.model_validate(_HIMAMBA | _BEFORE_QUERY | {"prefetch_timeout": "linear"}),
+    "sglang-himamba-0.5.15": Rules.model_validate(_HIMAMBA | _PREFIXES | _BEFORE_QUERY),
+    "sglang-himamba-0.5.16": Rules.model_validate(_HIMAMBA | _PREFIXES),
     "sglang-0.5.23": Rules.model_validate(
         _SGLANG
         | {"lock_evicted": "count", "revive_counts_hit": True, "prefetch_clock": "first_poll"}

@@ -23,9 +23,14 @@ Stage = Literal["queued", "answered", "reading", "ended", "dead"]
 class Copy:
     """A copy that was submitted; `ack` is upstream's, with a finish event, or a node id where a thread copies."""
 
-    to: Literal["host", "device"]
+    moved: IssuedCopy
     ack: Any
     ended: bool = False
+
+    @property
+    def to(self) -> Literal["host", "device", "request"]:
+        """Where it goes."""
+        return self.moved.to
 
     @property
     def event(self) -> Any:
@@ -216,7 +221,7 @@ class Watch:
             return
         work, self._work = self._work, []
         name = handle("h" if to == "host" else "d", self.engine.key_of_node(node), self.books.copies)
-        copy = self.books.copies[name] = Copy(to, acks[-1])
+        copy = self.books.copies[name] = Copy(moved, acks[-1])
         if copy.event is not None:
             copy.event.work = work
         else:

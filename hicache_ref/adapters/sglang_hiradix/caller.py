@@ -272,12 +272,16 @@ class Caller:
         node = self.node_at(op.key)
         if node is None or node.value is not None:
             return Invalid(why=f"no host-only node ends at {op.key}")
+        return self.load(op, node, None)
+
+    def load(self, op: ops.LoadBack, node: Any, request: Any) -> Submitted | Refused:
+        """As `on_load_back`; `request` is upstream's, if it is loaded for one."""
         size = self.engine.page_size
         before = set(self.books.copies)
         self.watch.loading = node
         try:
             quota = None if op.quota is None else op.quota * size + self._evictable_above(node)
-            slots = self.engine.cache.load_back(node, quota)
+            slots = self.engine.load(node, quota, request)
             if slots is not None:
                 self.engine.cache.ready_to_load_host_cache()
         finally:
