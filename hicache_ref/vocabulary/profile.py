@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hicache_ref.vocabulary.base import Frozen
-from hicache_ref.vocabulary.ids import KV, STATE, Component
+from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, STATE, STATE_DEVICE, STATE_HOST, Component, PoolName
 from hicache_ref.vocabulary.storage import TimeoutShape
 
 WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
@@ -255,6 +255,14 @@ class Profile(Frozen):
     def components(self) -> tuple[Component, ...]:
         """What a node may own copies of: KV, and of a hybrid model state."""
         return (KV, STATE) if self.state else (KV,)
+
+    @property
+    def pool_sizes(self) -> dict[PoolName, int]:
+        """Every pool that there is, and how many pages or slots it has."""
+        sizes: dict[PoolName, int] = {KV_DEVICE: self.sizes.device_pages, KV_HOST: self.sizes.host_pages}
+        if self.state:
+            sizes |= {STATE_DEVICE: self.sizes.device_states, STATE_HOST: self.sizes.host_states}
+        return sizes
 
 
 _SGLANG = {
