@@ -24,14 +24,17 @@ def cache_folder() -> Path:
     return (Path(shared) if shared else Path.home() / ".cache") / "hicache-ref"
 
 
-def fetched_wheel(package: str, version: str, sha256s: Collection[str], members: Sequence[str], *, fetch: bool) -> Path:
+def fetched_wheel(
+    package: str, version: str, sha256s: Collection[str], members: Sequence[str], *, fetch: bool, part: str = ""
+) -> Path:
     """A folder holds `members` of the wheel, as they are in a wheel whose SHA-256 is one of `sha256s`.
 
+    `part` tells folders apart that hold different members of one wheel.
     It is downloaded by pip only if it is absent and `fetch` allows that; several processes may do so at once.
     Members found in the cache are compared with the digests taken when they were unpacked. Raises AdapterError.
     """
     wheels = cache_folder() / "wheels"
-    folder = wheels / f"{package}-{version}"
+    folder = wheels / "-".join(filter(None, (package, version, part)))
     if _is_intact(folder, sha256s, members):
         return folder
     if not fetch:

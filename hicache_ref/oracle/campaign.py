@@ -197,6 +197,7 @@ class Campaign:
             page_sizes=self.description.page_sizes,
             bigram=self.description.bigram,
             draft=self.description.draft,
+            hybrid=self.description.hybrid,
         )
 
     def _walk(self, index: int, budget: Budget) -> None:

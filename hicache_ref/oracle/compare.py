@@ -7,9 +7,21 @@ from hicache_ref.model import Step
 from hicache_ref.model.records import Prefetch
 from hicache_ref.model.state import FREE, State
 from hicache_ref.oracle.content import Content
-from hicache_ref.oracle.seen import Seen
+from hicache_ref.oracle.seen import CALLED, Seen
 from hicache_ref.vocabulary.events import Event
-from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, KV_POOLS, ROOT, PageHash, Pages, PoolName
+from hicache_ref.vocabulary.ids import (
+    KV,
+    KV_DEVICE,
+    KV_HOST,
+    KV_POOLS,
+    ROOT,
+    STATE,
+    STATE_DEVICE,
+    TIER,
+    PageHash,
+    Pages,
+    PoolName,
+)
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.observation import Counts
 from hicache_ref.vocabulary.outcomes import Inserted, Matched, Outcome, Refused, Took
@@ -32,7 +44,8 @@ def held_by_nodes(state: State, pool_name: PoolName) -> Iterator[tuple[PageHash,
     """Page hash and page of everything that nodes hold in the pool."""
     for node in state.nodes.values():
         if node.id != ROOT and pool_name in node.at:
-            yield from zip(node.hashes, node.at[pool_name], strict=True)
+            hashes = node.hashes if pool_name in KV_POOLS else node.hashes[-1:]
+            yield from zip(hashes, node.at[pool_name], strict=True)
 
 
 class Comparison:
@@ -43,7 +56,8 @@ class Comparison:
         self.tree = True
         """Whether the last observation shows where nodes end."""
 
-        self.pairs: dict[PoolName, Pairs] = {KV_DEVICE: {}, KV_HOST: {}}
+        self.pools = tuple(profile.pool_sizes)
+        self.pairs: dict[PoolName, Pairs] = {pool_name: {} for pool_name in self.pools}
 
     def renamed(self, pool_name: PoolName, page: int) -> int:
         """The implementation's name of a model page; -1 if it never had one."""
@@ -51,7 +65,7 @@ class Comparison:
 
     def residency(self, state: State, view: Seen, ours: Step) -> None:
         """Each page is on the same tiers on both sides (HC-CONF-07), and nodes end at the same keys (HC-CONF-08)."""
-        for pool_name in KV_POOLS:
+        for pool_name in self.pools:
             expected = dict(held_by_nodes(state, pool_name))
             theirs = view.pages[pool_name]
             if expected.keys() != theirs.keys():
@@ -78,6 +92,10 @@ class Comparison:
             if locked is not None and locked != bool(node.locks[KV]):
                 text = "is locked though nothing pins it" if locked else "is not locked though something pins it"
                 raise Difference("HC-LOCK-01", f"node {view.names[node.hashes[-1]]} {text}")
+            pinned = view.ends[node.hashes[-1]].state_locked
+            if pinned is not None and STATE_DEVICE in node.at and pinned != bool(node.locks[STATE]):
+                text = "is locked though nothing pins it" if pinned else "is not locked though something pins it"
+                raise Difference("HC-LOCK-01", f"the state of node {view.names[node.hashes[-1]]} {text}")
 
     def names(self, state: State) -> dict[PageHash, str]:
         """Page hash -> the key it ends, for texts, of everything that the model caches."""
@@ -98,7 +116,7 @@ class Comparison:
     def _explain(self, pool_name: PoolName, expected: set[PageHash], theirs: set[PageHash], names: dict[PageHash, str],
                  ours: Step) -> None:  # fmt: skip
         """Says which page is where it should not be, and names the order of victims if that is the reason."""
-        tier = "device" if pool_name == KV_DEVICE else "host"
+        tier = _where(pool_name)
         name = names.get
         spared = [digest for pool, digest in ours.victims if pool == pool_name and digest in theirs - expected]
         if spared:
@@ -125,17 +143,19 @@ class Comparison:
 
     def rename(self, state: State, view: Seen, taken: Collection[tuple[PoolName, int]]) -> None:
         """The pages held on both sides are paired; a page that stayed held keeps its partner (HC-CONF-09)."""
-        for pool_name in KV_POOLS:
+        for pool_name in self.pools:
             known = self.pairs[pool_name]
             pairs = {page: view.pages[pool_name][digest] for digest, page in held_by_nodes(state, pool_name)}
             if pool_name == KV_DEVICE:
                 self._pair_requests(state, view, pairs)
-            else:
+            elif pool_name == KV_HOST:
                 self._pair_prefetches(state, view, pairs)
+            elif pool_name == STATE_DEVICE:
+                self._pair_states(state, view, pairs)
             for page, theirs in pairs.items():
                 if known.get(page, theirs) != theirs and (pool_name, page) not in taken:
-                    tier = "device" if pool_name == KV_DEVICE else "host"
-                    raise Difference("HC-CONF-09", f"{tier} page {known[page]} was exchanged for {theirs} while held")
+                    what = CALLED[pool_name]
+                    raise Difference("HC-CONF-09", f"{what} {known[page]} was exchanged for {theirs} while held")
             owner = state.pools[pool_name].owner
             kept = {page: theirs for page, theirs in known.items() if owner[page][0] == "op"}
             self.pairs[pool_name] = kept | pairs
@@ -151,6 +171,14 @@ class Comparison:
                 raise Difference("HC-CONF-07", text)
             pairs.update(zip(request.pages, theirs, strict=True))
 
+    def _pair_states(self, state: State, view: Seen, pairs: Pairs) -> None:
+        for request in state.requests.values():
+            theirs = view.states[STATE_DEVICE].get(request.id, ())
+            if len(theirs) != len(request.state):
+                text = f"request {request.id} holds {len(theirs)} state slots, expected {len(request.state)}"
+                raise Difference("HC-CONF-07", text)
+            pairs.update(zip(request.state, theirs, strict=True))
+
     def _pair_prefetches(self, state: State, view: Seen, pairs: Pairs) -> None:
         """An open prefetch has as many host pages on both sides (HC-PREF-01)."""
         storage = state.storage
@@ -162,7 +190,7 @@ class Comparison:
 
     def learn(self, state: State, ours: Outcome, theirs: Outcome, taken: Collection[tuple[PoolName, int]]) -> None:
         """Without a look at the pools, a device page is paired where it is first told (HC-PAGE-01)."""
-        for pool_name in KV_POOLS:
+        for pool_name in self.pools:
             owner, known = state.pools[pool_name].owner, self.pairs[pool_name]
             self.pairs[pool_name] = {p: q for p, q in known.items() if owner[p] != FREE and (pool_name, p) not in taken}
         pairs = self.pairs[KV_DEVICE]
@@ -207,7 +235,8 @@ class Comparison:
 
     def content(self, state: State, known: Content, view: Seen) -> None:
         """Each page that holds something holds the same on the other side (HC-PAGE-06, HC-PAGE-07)."""
-        for pool_name, requirement, tier in ((KV_DEVICE, "HC-PAGE-06", "device"), (KV_HOST, "HC-PAGE-07", "host")):
+        for pool_name in self.pools:
+            requirement = "HC-PAGE-06" if TIER[pool_name] == "device" else "HC-PAGE-07"
             stamps, theirs = state.pools[pool_name].stamp, known.stamps[pool_name]
             owner = state.pools[pool_name].owner
             for page, partner in self.pairs[pool_name].items():
@@ -222,7 +251,13 @@ class Comparison:
                         else f"the last page of [{view.names.get(actual, 'a key now gone')}]"
                     )
                     says = view.names.get(expected, "a request's key")
-                    raise Difference(requirement, f"{tier} page {partner} holds {held}, expected that of [{says}]")
+                    raise Difference(
+                        requirement, f"{CALLED[pool_name]} {partner} holds {held}, expected that of [{says}]"
+                    )
+
+
+def _where(pool_name: PoolName) -> str:
+    return TIER[pool_name] if pool_name in KV_POOLS else f"{TIER[pool_name]}, as a state"
 
 
 def _told_as(value: object) -> str:

@@ -6,7 +6,7 @@ Ownership without content misses swapped slots, for page ids are compared only u
 
 from collections.abc import Iterable, Mapping
 
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, TIER, PageHash, PoolName
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, KV_POOLS, TIER, PageHash, PoolName
 from hicache_ref.vocabulary.observation import IssuedCopy, Observation
 
 Stamps = dict[int, PageHash | None]
@@ -16,7 +16,7 @@ class Content:
     """Content stamps of the implementation's pages."""
 
     def __init__(self) -> None:
-        self.stamps: dict[PoolName, Stamps] = {KV_DEVICE: {}, KV_HOST: {}}
+        self.stamps: dict[PoolName, Stamps] = {pool_name: {} for pool_name in TIER}
         self.running: dict[str, IssuedCopy] = {}
         self.being_written: dict[int, PageHash] = {}
         """Device pages that a running pass writes, and what."""
@@ -24,7 +24,8 @@ class Content:
     def read(self, contents: Mapping[str, PageHash]) -> None:
         """What the implementation's pages were seen to hold, by `tier:page`, is all that they hold."""
         for pool_name, tier in TIER.items():
-            mine = (item for item in contents.items() if item[0].startswith(f"{tier}:"))
+            tier_name = tier if pool_name in KV_POOLS else f"{tier}_state"
+            mine = (item for item in contents.items() if item[0].startswith(f"{tier_name}:"))
             self.stamps[pool_name] = {int(name.partition(":")[2]): digest for name, digest in mine}
 
     def issued(self, observation: Observation) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, KV_POOLS, PageHash, Pages, PoolName
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, STATE_DEVICE, STATE_HOST, TIER, PageHash, Pages, PoolName
 from hicache_ref.vocabulary.keys import pages_of
 from hicache_ref.vocabulary.observation import Observation, Segment
 from hicache_ref.vocabulary.profile import Profile
@@ -37,6 +37,9 @@ class Seen:
     prefetches: dict[str, Pages] = field(default_factory=dict)
     """Host pages that prefetches have."""
 
+    states: dict[PoolName, dict[str, Pages]] = field(default_factory=dict)
+    """State slots on device of requests, by their names, and on host of prefetches."""
+
     names: dict[PageHash, str] = field(default_factory=dict)
     """Page hash -> the key it ends, for texts."""
 
@@ -52,6 +55,11 @@ def seen(observation: Observation, profile: Profile, write_back: bool) -> Seen:
         queued=observation.queued_host,
         prefetches=observation.prefetch_host,
     )
+    if profile.state:
+        result.pages |= {STATE_DEVICE: {}, STATE_HOST: {}}
+        result.free |= {STATE_DEVICE: observation.free_device_state, STATE_HOST: observation.free_host_state}
+        result.held |= {STATE_DEVICE: observation.held_device_state, STATE_HOST: observation.held_host_state}
+        result.states = {STATE_DEVICE: observation.request_states, STATE_HOST: observation.prefetch_states}
     paths: list[tuple[PageHash | None, str, Segment | None]] = []
     for segment in observation.segments:
         if not -1 <= segment.parent < len(paths):
@@ -71,6 +79,9 @@ def _judge_segment(segment: Segment, above: Segment | None, profile: Profile, wr
     for tier, held in (("device", segment.device), ("host", segment.host)):
         if held is not None and len(held) != len(pages):
             raise SeenBroken("HC-TREE-02", f"segment [{name}] of {len(pages)} pages has {len(held)} on {tier}")
+    for tier, held in (("device", segment.device_state), ("host", segment.host_state)):
+        if held is not None and len(held) != 1:
+            raise SeenBroken("HC-TREE-02", f"segment [{name}] has {len(held)} states on {tier}")
     if segment.device is None and segment.host is None:
         raise SeenBroken("HC-TREE-03", f"segment [{name}] has no copy on any tier")
     if above is None:
@@ -97,31 +108,48 @@ def _file(result: Seen, segment: Segment, prior: PageHash | None, text: str,
         for pool_name, held in ((KV_DEVICE, segment.device), (KV_HOST, segment.host)):
             if held is not None:
                 result.pages[pool_name][digest] = held[index]
+    for pool_name, state in ((STATE_DEVICE, segment.device_state), (STATE_HOST, segment.host_state)):
+        if state is not None and profile.state:
+            result.pages[pool_name][hashes[-1]] = state[0]
     result.ends[hashes[-1]] = segment
     return hashes[-1], text, segment
 
 
 def judge_owners(view: Seen, profile: Profile) -> None:
     """Every page of every pool has exactly one holder. Raises SeenBroken (HC-PAGE-01, 02, 03)."""
-    sizes = {KV_DEVICE: profile.sizes.device_pages, KV_HOST: profile.sizes.host_pages}
-    for pool_name in KV_POOLS:
-        tier = "device" if pool_name == KV_DEVICE else "host"
+    for pool_name, size in profile.pool_sizes.items():
+        what = CALLED[pool_name]
         holders = [*view.pages[pool_name].values(), *view.free[pool_name], *view.held[pool_name]]
-        if pool_name == KV_DEVICE:
-            holders += [page for pages in view.requests.values() for page in pages]
-        else:
-            holders += [*view.queued, *(page for pages in view.prefetches.values() for page in pages)]
+        holders += [page for pages in _others(view, pool_name).values() for page in pages]
+        if pool_name == KV_HOST:
+            holders += view.queued
         held = set(holders)
-        if len(holders) == len(held) == sizes[pool_name] and min(held) == 0 and max(held) == len(held) - 1:
+        if len(holders) == len(held) == size and min(held) == 0 and max(held) == len(held) - 1:
             continue
         for page, count in Counter(holders).items():
             if count > 1:
-                raise SeenBroken("HC-PAGE-01", f"{tier} page {page} has {count} holders: {_who(view, pool_name, page)}")
-        missing = sorted(set(range(sizes[pool_name])) - set(holders))
+                raise SeenBroken("HC-PAGE-01", f"{what} {page} has {count} holders: {_who(view, pool_name, page)}")
+        missing = sorted(set(range(size)) - set(holders))
         if missing:
-            requirement = "HC-PAGE-02" if tier == "device" else "HC-PAGE-03"
-            raise SeenBroken(requirement, f"{tier} page {', '.join(map(str, missing))} is owned by nobody")
-        raise SeenBroken("HC-PAGE-01", f"{tier} pages beyond the pool of {sizes[pool_name]} are held")
+            requirement = "HC-PAGE-02" if TIER[pool_name] == "device" else "HC-PAGE-03"
+            raise SeenBroken(requirement, f"{what} {', '.join(map(str, missing))} is owned by nobody")
+        raise SeenBroken("HC-PAGE-01", f"{what}s beyond the pool of {size} are held")
+
+
+CALLED: dict[PoolName, str] = {
+    KV_DEVICE: "device page",
+    KV_HOST: "host page",
+    STATE_DEVICE: "device state slot",
+    STATE_HOST: "host state slot",
+}
+"""What one page of the pool is called in texts."""
+
+
+def _others(view: Seen, pool_name: PoolName) -> dict[str, Pages]:
+    """What requests hold on device, or prefetches on host, by their names."""
+    if pool_name == KV_DEVICE:
+        return view.requests
+    return view.prefetches if pool_name == KV_HOST else view.states[pool_name]
 
 
 def _who(view: Seen, pool_name: PoolName, page: int) -> str:
@@ -129,9 +157,8 @@ def _who(view: Seen, pool_name: PoolName, page: int) -> str:
     found = [f"node page {view.names[d]}" for d, held in view.pages[pool_name].items() if held == page]
     found += ["the free list"] * view.free[pool_name].count(page)
     found += ["an operation"] * view.held[pool_name].count(page)
-    if pool_name == KV_DEVICE:
-        found += [f"request {rid}" for rid, pages in view.requests.items() if page in pages]
-    else:
+    if pool_name == KV_HOST:
         found += ["the release queue"] * view.queued.count(page)
-        found += [f"prefetch {name}" for name, pages in view.prefetches.items() for held in pages if held == page]
+    kind = "request" if TIER[pool_name] == "device" else "prefetch"
+    found += [f"{kind} {name}" for name, pages in _others(view, pool_name).items() for held in pages if held == page]
     return ", ".join(found)

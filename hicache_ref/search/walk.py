@@ -12,6 +12,7 @@ from hicache_ref.search.composites import COMPOSITE, NEEDED, settle
 from hicache_ref.search.drawing import Drawing
 from hicache_ref.search.storing import attach
 from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.adapter import Hybrid
 from hicache_ref.vocabulary.operations import OPERATION_TYPES, STATE_OPERATIONS, STORAGE_OPERATIONS, Operation
 from hicache_ref.vocabulary.outcomes import Outcome
 from hicache_ref.vocabulary.profile import EVICTION_POLICIES, WRITE_POLICIES, EvictionPolicy, Profile
@@ -159,6 +160,7 @@ def draw_profile(
     page_sizes: tuple[int, ...] = (1, 2),
     bigram: bool = True,
     draft: bool = True,
+    hybrid: Hybrid = "never",
 ) -> Profile:
     """`base` with what its users configure drawn anew: write policy, threshold, eviction policy, sizes, key mode."""
     rules = base.rules.model_copy(
@@ -181,10 +183,15 @@ def draw_profile(
             "load_back_threshold": rng.choice((0, 0, 0, 2)),
         }
     )
+    state = base.state or hybrid == "always" or (hybrid == "drawn" and rng.random() < 0.5)
+    if state:
+        states = {"device_states": rng.randint(2, 5), "host_states": rng.randint(1, 5)}
+        sizes = sizes.model_copy(update=states | {"state_chunk": rng.choice((1, 1, 2))})
     return base.model_copy(
         update={
             "rules": rules,
             "sizes": sizes,
+            "state": state,
             "bigram": rng.random() < 0.1 and bigram,
             "draft": rng.random() < 0.25 and draft,
         }

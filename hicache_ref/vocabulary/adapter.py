@@ -9,6 +9,8 @@ from hicache_ref.vocabulary.operations import OPERATION_TYPES, Operation
 from hicache_ref.vocabulary.outcomes import Outcome
 from hicache_ref.vocabulary.profile import EvictionPolicy, Profile
 
+Hybrid = Literal["never", "drawn", "always"]
+
 
 class Description(Frozen):
     """What an adapter is and what may be expected of it."""
@@ -38,6 +40,9 @@ class Description(Frozen):
 
     evictions: frozenset[EvictionPolicy] | None = None
     """Eviction policies that it offers; None: all."""
+
+    hybrid: Hybrid = "never"
+    """Whether its nodes own recurrent states beside KV: the profile says so never, now and then, or always."""
 
     page_sizes: tuple[int, ...] = (1, 2)
     bigram: bool = True

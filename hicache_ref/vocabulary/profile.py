@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hicache_ref.vocabulary.base import Frozen
-from hicache_ref.vocabulary.ids import KV, STATE, Component
+from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, STATE, STATE_DEVICE, STATE_HOST, Component, PoolName
 from hicache_ref.vocabulary.storage import TimeoutShape
 
 WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
@@ -256,6 +256,14 @@ class Profile(Frozen):
         """What a node may own copies of: KV, and of a hybrid model state."""
         return (KV, STATE) if self.state else (KV,)
 
+    @property
+    def pool_sizes(self) -> dict[PoolName, int]:
+        """Every pool that there is, and how many pages or slots it has."""
+        sizes: dict[PoolName, int] = {KV_DEVICE: self.sizes.device_pages, KV_HOST: self.sizes.host_pages}
+        if self.state:
+            sizes |= {STATE_DEVICE: self.sizes.device_states, STATE_HOST: self.sizes.host_states}
+        return sizes
+
 
 _SGLANG = {
     "write_back_copy": "blocking",
@@ -289,6 +297,8 @@ _EARLY = _BEFORE_QUERY | _IN_PROGRESS | {"backup_scope": "node", "contiguity": F
 _FIRST = _EARLY | {"prefetch_capacity": "host_minus_device", "write_back_offers": False}
 _PREFIXES = {"backup_scope": "node_if_parent"}
 
+_HIMAMBA = _HIRADIX | _IN_PROGRESS | {"state_copy": "blocking", "match_stamps_states": "path"}
+
 RULES: dict[str, Rules] = {
     "reference": Rules(),
     "sglang-0.5.1": Rules.model_validate(
@@ -309,6 +319,9 @@ RULES: dict[str, Rules] = {
     ),
     "sglang-0.5.16": Rules.model_validate(_HIRADIX | _PREFIXES | _IN_PROGRESS),
     "sglang-0.5.20": Rules.model_validate(_HIRADIX | _PREFIXES | {"hash_namespace": True}),
+    "sglang-himamba-0.5.10": Rules.model_validate(_HIMAMBA | _BEFORE_QUERY | {"prefetch_timeout": "linear"}),
+    "sglang-himamba-0.5.15": Rules.model_validate(_HIMAMBA | _PREFIXES | _BEFORE_QUERY),
+    "sglang-himamba-0.5.16": Rules.model_validate(_HIMAMBA | _PREFIXES),
     "sglang-0.5.23": Rules.model_validate(
         _SGLANG
         | {"lock_evicted": "count", "revive_counts_hit": True, "prefetch_clock": "first_poll"}

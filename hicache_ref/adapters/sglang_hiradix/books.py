@@ -3,7 +3,7 @@
 Nothing here decides. Copies, fetches and backups are noted where the cache itself makes them, at its own calls.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -23,9 +23,14 @@ Stage = Literal["queued", "answered", "reading", "ended", "dead"]
 class Copy:
     """A copy that was submitted; `ack` is upstream's, with a finish event, or a node id where a thread copies."""
 
-    to: Literal["host", "device"]
+    moved: IssuedCopy
     ack: Any
     ended: bool = False
+
+    @property
+    def to(self) -> Literal["host", "device", "request"]:
+        """Where it goes."""
+        return self.moved.to
 
     @property
     def event(self) -> Any:
@@ -61,6 +66,8 @@ class Request:
 
     pages: Pages
     key: Key | None = None
+    state: Pages = ()
+    """Its state slot; in a cache without state none."""
 
 
 @dataclass(slots=True)
@@ -68,6 +75,8 @@ class Pass:
     """A running forward pass, and the device pages it touches."""
 
     touches: frozenset[int]
+    state: Pages = ()
+    """The state slot that it changes."""
 
 
 @dataclass
@@ -78,6 +87,9 @@ class Books:
     passes: dict[RequestId, Pass] = field(default_factory=dict)
     held: dict[int, RequestId] = field(default_factory=dict)
     """Device pages given up under a running pass, and which pass; upstream's stream order is what protects them."""
+
+    held_states: dict[int, RequestId] = field(default_factory=dict)
+    """State slots, likewise."""
 
     receipts: dict[ReceiptId, Any] = field(default_factory=dict)
     copies: dict[TicketId, Copy] = field(default_factory=dict)
@@ -120,7 +132,7 @@ class Watch:
         self._writing: Any = None
         self._moved: IssuedCopy | None = None
         self._work: list[Callable[[], object]] = []
-        cache, controller, host = engine.cache, engine.controller, engine.host
+        cache, controller, copier = engine.cache, engine.controller, engine.copier
         self._wrap(cache, "write_backup", self._write_backup)
         self._wrap(cache, "write_backup_storage", self._write_backup_storage)
         self._wrap(cache, "_insert_helper_host", self._insert_host)
@@ -132,8 +144,8 @@ class Watch:
             self._wrap(controller, "start_writing", self._start_writing)
             self._wrap(controller, "start_loading", self._start_loading)
             self._wrap(controller.layer_done_counter, "update_producer", self._next_in_ring)
-        self._wrap(host, "backup_from_device_all_layer", self._to_host)
-        self._wrap(host, "load_to_device_per_layer", self._to_device)
+        self._wrap(copier, "backup_from_device_all_layer", self._to_host)
+        self._wrap(copier, "load_to_device_per_layer", self._to_device)
         self._wrap(engine.allocator, "free", self._free)
 
     @staticmethod
@@ -151,17 +163,25 @@ class Watch:
         finally:
             self._writing = before
 
-    def _to_host(self, original: Any, pool: Any, host: torch.Tensor, device: torch.Tensor, *rest: Any) -> None:
+    def _to_host(
+        self, original: Any, pool: Any, host: torch.Tensor, device: torch.Tensor, *rest: Any, **given: Any
+    ) -> None:
         source, target = self.engine.device_slots.pages(device), self.engine.host_slots.pages(host)
-        self._moved = IssuedCopy(to="host", source=source, target=target)
-        self._work.append(partial(original, pool, host, device, *rest))
+        states, copies = self.states_moved(given)
+        self._moved = IssuedCopy(to="host", source=source, target=target, source_states=states, target_states=copies)
+        self._work.append(partial(original, pool, host, device, *rest, **given))
 
     def _to_device(
         self, original: Any, pool: Any, host: torch.Tensor, device: torch.Tensor, *rest: Any, **given: Any
     ) -> None:
         source, target = self.engine.host_slots.pages(host), self.engine.device_slots.pages(device)
-        self._moved = IssuedCopy(to="device", source=source, target=target)
+        copies, states = self.states_moved(given)
+        self._moved = IssuedCopy(to="device", source=source, target=target, source_states=states, target_states=copies)
         self._work.append(partial(original, pool, host, device, *rest, **given))
+
+    def states_moved(self, given: Mapping[str, Any]) -> tuple[Pages, Pages]:
+        """State slots on device and on host of what a copy was asked with: none in a cache without state."""
+        return (), ()
 
     def _start_writing(self, original: Any) -> Any:
         done = original()
@@ -201,7 +221,7 @@ class Watch:
             return
         work, self._work = self._work, []
         name = handle("h" if to == "host" else "d", self.engine.key_of_node(node), self.books.copies)
-        copy = self.books.copies[name] = Copy(to, acks[-1])
+        copy = self.books.copies[name] = Copy(moved, acks[-1])
         if copy.event is not None:
             copy.event.work = work
         else:

@@ -30,6 +30,8 @@ from hicache_ref.vocabulary.outcomes import (
 class Caller:
     """Each operation is one method of its name. What the books show to be wrong is `Invalid`."""
 
+    watch_kind = Watch
+
     def __init__(self, engine: Engine, stamps: Stamps) -> None:
         self.engine = engine
         self.stamps = stamps
@@ -38,7 +40,7 @@ class Caller:
     def start_afresh(self) -> None:
         """Nothing is known of what was before."""
         self.books = Books()
-        self.watch = Watch(self.engine, self.books)
+        self.watch = self.watch_kind(self.engine, self.books)
         self.workers = Workers(self.engine, self.books)
         self.workers.go_on()
 
@@ -157,7 +159,7 @@ class Caller:
         short = count - self.free_device_count()
         if short <= 0:
             return None
-        evictable = int(self.engine.cache.evictable_size()) // self.engine.page_size
+        evictable = self.engine.evictable() // self.engine.page_size
         if short > evictable:
             enough = short <= evictable + len(self.books.held)
             return Refused(why="device full", wait_for=self._holders(self.books.held) if enough else ())
@@ -270,12 +272,16 @@ class Caller:
         node = self.node_at(op.key)
         if node is None or node.value is not None:
             return Invalid(why=f"no host-only node ends at {op.key}")
+        return self.load(op, node, None)
+
+    def load(self, op: ops.LoadBack, node: Any, request: Any) -> Submitted | Refused:
+        """As `on_load_back`; `request` is upstream's, if it is loaded for one."""
         size = self.engine.page_size
         before = set(self.books.copies)
         self.watch.loading = node
         try:
             quota = None if op.quota is None else op.quota * size + self._evictable_above(node)
-            slots = self.engine.cache.load_back(node, quota)
+            slots = self.engine.load(node, quota, request)
             if slots is not None:
                 self.engine.cache.ready_to_load_host_cache()
         finally:
@@ -294,18 +300,17 @@ class Caller:
             need, node = need + len(node.key) // size, node.parent
         if need * size < self.engine.cache.load_back_threshold or (op.quota is not None and need > op.quota):
             return ()
-        evictable = (int(self.engine.cache.evictable_size()) - self._evictable_above(node)) // size
+        evictable = (self.engine.evictable() - self._evictable_above(node)) // size
         enough = need - self.free_device_count() <= evictable + len(self.books.held)
         return self._holders(self.books.held) if enough else ()
 
-    @staticmethod
-    def _evictable_above(node: Any) -> int:
+    def _evictable_above(self, node: Any) -> int:
         """Tokens that a load of this node pins, and that upstream's quota counts as if they could be had."""
         while node.value is None:
             node = node.parent
         tokens = 0
         while node.parent is not None:
-            tokens += len(node.key) if node.lock_ref == 0 else 0
+            tokens += 0 if self.engine.locks(node) else len(node.key)
             node = node.parent
         return tokens
 

@@ -36,6 +36,11 @@ _MEMORY_FOLDER = Path("/dev/shm")
 class SglangHiRadix:
     """An Adapter over the caches of one source tree; every reset makes a new one."""
 
+    traits_kind = Traits
+    engine_kind = Engine
+    caller_kind = ObservedCaller
+    real = importing.REAL
+
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self._traits: Traits | None = None
@@ -54,19 +59,23 @@ class SglangHiRadix:
             substitutes.replace_cuda()
             substitutes.replace_numpy()
             importing.import_from(
-                Path(setup.root), substitutes.GIVEN, substitutes.THIRD_PARTY,
-                controller=None if setup.controller is None else Path(setup.controller),
+                Path(setup.root), substitutes.GIVEN, substitutes.THIRD_PARTY, real=self.real,
+                files={name: Path(file) for name, file in setup.files.items()},
             )  # fmt: skip
             logging.disable(logging.CRITICAL)
             try:
-                traits = Traits.read()
+                traits = self.traits_kind.read()
             except (ImportError, AttributeError, TypeError, NameError, SyntaxError) as error:
-                raise AdapterError(f"cannot import HiRadixCache from {setup.root}: {error}") from error
-            fit(traits, self._clock, self._put_missing)
+                raise AdapterError(f"cannot import {self.traits_kind.NAME} from {setup.root}: {error}") from error
+            self.fit(traits)
             if setup.preload is not None:
                 runpy.run_path(setup.preload)
             self._traits = traits
         return self._traits
+
+    def fit(self, traits: Traits) -> None:
+        """The modules are changed as far as they have to be."""
+        fit(traits, self._clock, self._put_missing)
 
     def _put_missing(self, backend: Any, digest: str) -> None:
         """Storage has the page, as if somebody else had put it there."""
@@ -77,15 +86,23 @@ class SglangHiRadix:
         return self.traits().publishes_tiers if self.setup.events is None else self.setup.events
 
     def describe(self) -> Description:
-        """Says what this is. Raises AdapterError where the tree has no HiRadixCache that can be driven."""
+        """Says what this is. Raises AdapterError where the tree has no cache that can be driven."""
         traits = self.traits()
         version = self.setup.version or f"{self.setup.root} ({traits.described()})"
+        return self.described(traits, version)
+
+    def described(self, traits: Traits, version: str) -> Description:
+        """What these caches are and have."""
         return describe(traits, version, storage=self.setup.storage, events=self._publishes())
+
+    def expect_followable(self, profile: Profile) -> None:
+        """The profile asks for nothing but what these caches do. Raises AdapterError."""
+        expect_followable(profile, self.traits())
 
     def reset(self, profile: Profile) -> None:
         """The cache is new, storage empty. Raises AdapterError where it cannot follow `profile`."""
         traits = self.traits()
-        expect_followable(profile, traits)
+        self.expect_followable(profile)
         if self.setup.batch is not None:
             sizes = profile.sizes.model_copy(update={"storage_batch": self.setup.batch})
             profile = profile.model_copy(update={"sizes": sizes})
@@ -94,9 +111,9 @@ class SglangHiRadix:
         for file in Path(self._folder).iterdir():
             file.unlink()
         self._stamps = Stamps(profile.sizes.page_size)
-        engine = Engine(traits, profile, self._folder, self._clock, events=self._publishes())
+        engine = self.engine_kind(traits, profile, self._folder, self._clock, events=self._publishes())
         engine.make(None)
-        self._caller = ObservedCaller(engine, self._stamps)
+        self._caller = self.caller_kind(engine, self._stamps)
         self._caller.resets_anytime = self.setup.reset_anytime
 
     def apply(self, operation: Operation) -> Outcome:
@@ -119,9 +136,9 @@ class SglangHiRadix:
         self._remove()
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: list[str], kind: type[SglangHiRadix] = SglangHiRadix) -> None:
     """Standard input has been served to its end."""
-    adapter = SglangHiRadix(Setup.model_validate_json(arguments[0]))
+    adapter = kind(Setup.model_validate_json(arguments[0]))
     try:
         serve(adapter)
     finally:

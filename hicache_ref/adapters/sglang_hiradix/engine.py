@@ -15,6 +15,7 @@ from hicache_ref.adapters.sglang_hiradix.importing import PACKAGE
 from hicache_ref.adapters.sglang_hiradix.pages import LAYERS, Slots
 from hicache_ref.adapters.sglang_hiradix.substitutes import SERVER_ARGS
 from hicache_ref.adapters.sglang_hiradix.traits import Traits, found
+from hicache_ref.vocabulary.ids import Pages
 from hicache_ref.vocabulary.keys import Key, pages_of, tokens_of
 from hicache_ref.vocabulary.profile import Profile
 from hicache_ref.vocabulary.storage import StorageSettings
@@ -57,6 +58,9 @@ def accepted(function: Any, **given: Any) -> Any:
 class Engine:
     """A cache as `make` left it. Lengths and indices are upstream's: tokens and slots."""
 
+    layout = "layer_first"
+    req_to_token_pool: Any = None
+
     def __init__(self, traits: Traits, profile: Profile, folder: str, clock: Clock, *, events: bool) -> None:
         self.traits = traits
         self.profile = profile
@@ -78,7 +82,7 @@ class Engine:
         self._make_pools()
         params = self.traits.init_params
         common = {
-            "req_to_token_pool": None, "token_to_kv_pool_allocator": self.allocator, "page_size": self.page_size,
+            "req_to_token_pool": self.req_to_token_pool, "token_to_kv_pool_allocator": self.allocator, "page_size": self.page_size,
             "tp_cache_group": torch.distributed.group.WORLD, "enable_metrics": False,
         }  # fmt: skip
         if params is None:
@@ -91,15 +95,19 @@ class Engine:
             )  # fmt: skip
             self.cache = self.traits.cache(params=made, server_args=SERVER_ARGS)
         self.controller = self.cache.cache_controller
-        self.host = self.cache.token_to_kv_pool_host
-        self.host.kv_buffer.zero_()
+        self._find_host()
         self._follow_profile(settings)
+
+    def _find_host(self) -> None:
+        """The host pool is known and holds nothing; `copier` is what upstream asks to copy."""
+        self.host = self.copier = self.cache.token_to_kv_pool_host
+        self.host.kv_buffer.zero_()
 
     def _answer_for_a_server(self, settings: StorageSettings | None) -> None:
         rules = self.profile.rules
         SERVER_ARGS.__dict__.update(
             hicache_ratio=_ANY_RATIO, hicache_size=0, hicache_write_policy=rules.write_policy,
-            hicache_io_backend="direct", hicache_mem_layout="layer_first", served_model_name="model",
+            hicache_io_backend="direct", hicache_mem_layout=self.layout, served_model_name="model",
             hicache_storage_backend=None if settings is None else "file", disable_hicache_numa_detect=True,
             hicache_storage_prefetch_policy="timeout" if settings is None else settings.prefetch_policy,
             hicache_storage_backend_extra_config=None if settings is None else self._extra_config(settings),
@@ -223,6 +231,27 @@ class Engine:
             count: int = accepted(self.cache.insert, **given)
             return count
         return int(self.cache.insert(request).prefix_len)
+
+    def load(self, node: Any, quota: int | None, request: Any) -> Any:
+        """The slots of a load that was submitted, None where the cache did not see fit."""
+        return self.cache.load_back(node, quota)
+
+    def evictable(self) -> int:
+        """Tokens that the cache counts as evictable."""
+        return int(self.cache.evictable_size())
+
+    def protected(self) -> int:
+        """Tokens that the cache counts as locked."""
+        return int(self.cache.protected_size())
+
+    @staticmethod
+    def locks(node: Any) -> int:
+        """How many locks keep the node's pages."""
+        return int(node.lock_ref)
+
+    def states_of(self, node: Any) -> tuple[Pages | None, Pages | None, bool | None]:
+        """The node's state slots on device and on host, and whether the state is locked: none here."""
+        return None, None, None
 
     def evict(self, tokens: int) -> None:
         """Device tokens were given up, at least as many unless no evictable leaf is left."""

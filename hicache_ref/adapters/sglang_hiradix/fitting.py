@@ -7,7 +7,7 @@ from typing import Any
 from hicache_ref.adapters.sglang_hiradix.engine import Clock
 from hicache_ref.adapters.sglang_hiradix.importing import PACKAGE
 from hicache_ref.adapters.sglang_hiradix.stepper import THREADING, StepQueue, stopping
-from hicache_ref.adapters.sglang_hiradix.substitutes import SERVER_ARGS, Bag, NativeHash, transfer_kv_direct
+from hicache_ref.adapters.sglang_hiradix.substitutes import SERVER_ARGS, TRANSFERS, Bag, NativeHash
 from hicache_ref.adapters.sglang_hiradix.traits import Traits, found
 
 _CACHE = f"{PACKAGE}.srt.mem_cache"
@@ -26,7 +26,7 @@ def fit(traits: Traits, clock: Clock, missing: Callable[[Any, str], None]) -> No
     for name in ("memory_pool_host", "pool_host.mha"):
         module = _loaded(f"{_CACHE}.{name}")
         if module is not None:
-            module.transfer_kv_direct = transfer_kv_direct
+            vars(module).update(TRANSFERS)
     native = _loaded(f"{_CACHE}.cpp_utils.native_hash")
     if native is not None:
         native._load_native_hash_module = lambda: NativeHash

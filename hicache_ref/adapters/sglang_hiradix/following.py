@@ -2,7 +2,7 @@
 
 from hicache_ref.adapters.sglang_hiradix.traits import Traits
 from hicache_ref.vocabulary.adapter import AdapterError, Description
-from hicache_ref.vocabulary.operations import OPERATION_TYPES, STORAGE_OPERATIONS
+from hicache_ref.vocabulary.operations import OPERATION_TYPES, STATE_OPERATIONS, STORAGE_OPERATIONS
 from hicache_ref.vocabulary.profile import RULES, Profile, Rules
 
 NAME = "sglang-hiradix"
@@ -24,7 +24,7 @@ PAGE_SIZES = (1, 2, 4)
 def describe(traits: Traits, version: str, *, storage: bool, events: bool) -> Description:
     """What the tree's caches are and have."""
     # The write policy has no call of its own: from 0.5.9 an attach may change it, while nothing at all runs.
-    missing = {"copy_failed", "set_write_policy"}
+    missing = {"copy_failed", "set_write_policy"} | STATE_OPERATIONS
     if not storage:
         missing |= STORAGE_OPERATIONS
     if not traits.attaches:

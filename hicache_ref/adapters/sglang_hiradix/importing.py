@@ -11,7 +11,7 @@ import importlib.machinery
 import importlib.util
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,7 @@ _FILLED: Mapping[str, Mapping[str, str]] = {
         "BaseTokenToKVPoolAllocator": "base",
         "TokenToKVPoolAllocator": "token",
         "PagedTokenToKVPoolAllocator": "paged",
+        "MambaSlotAllocator": "mamba",
     },
     f"{PACKAGE}.srt.mem_cache.pool_host": {"HostKVCache": "base"},
 }
@@ -167,9 +168,10 @@ class _Bare(types.ModuleType):
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds SGLang's modules below `root` where they are real, makes bare packages, and stubs of all others."""
 
-    def __init__(self, root: Path, controller: Path | None) -> None:
+    def __init__(self, root: Path, real: Collection[str], files: Mapping[str, Path]) -> None:
         self.root = root
-        self.controller = controller
+        self.real = real
+        self.files = files
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
@@ -177,12 +179,12 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """A spec for whatever is below the package; None for all else."""
         if name != PACKAGE and not name.startswith(f"{PACKAGE}."):
             return None
-        if name == CONTROLLER and self.controller is not None:
-            return importlib.util.spec_from_file_location(name, self.controller)
+        if name in self.files:
+            return importlib.util.spec_from_loader(name, _GivenFile(self.files[name]))
         folder = self.root.joinpath(*name.split("."))
-        if name in REAL and folder.with_suffix(".py").is_file():
+        if name in self.real and folder.with_suffix(".py").is_file():
             return importlib.machinery.PathFinder.find_spec(name, [str(folder.parent)])
-        if name in REAL and name not in _FILLED and (folder / "__init__.py").is_file():
+        if name in self.real and name not in _FILLED and (folder / "__init__.py").is_file():
             return importlib.machinery.PathFinder.find_spec(name, [str(folder.parent)])
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
@@ -196,6 +198,26 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """The module can have modules below it."""
         bare = isinstance(module, _Bare)
         module.__path__ = [str(self.root.joinpath(*module.__name__.split(".")))] if bare else []
+
+
+class _GivenFile(importlib.abc.SourceLoader):
+    """Executes a file, whatever its suffix, in the place of a module; nothing is written beside it.
+
+    A first line that is a path, as listings have it, is blank to Python; the lines after it keep their numbers.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def get_filename(self, fullname: str) -> str:
+        """The file, so that tracebacks name it."""
+        return str(self.file)
+
+    def get_data(self, path: str) -> bytes:
+        """The source, its head blanked if it is a path."""
+        data = Path(path).read_bytes()
+        head, end, rest = data.partition(b"\n")
+        return end + rest if head.rstrip().endswith(b".py") else data
 
 
 class _ThirdParty(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -226,12 +248,13 @@ def import_from(
     given: Mapping[str, Any],
     third_party: Mapping[str, Callable[[str], types.ModuleType]],
     *,
-    controller: Path | None = None,
+    real: Collection[str],
+    files: Mapping[str, Path],
 ) -> None:
-    """From now on `import sglang...` finds modules below `root`, or stubs; names in `given` are theirs in all stubs.
+    """From now on `import sglang...` finds `real` modules below `root`, or stubs; `given` are names in all stubs.
 
-    A file `controller` takes the place of the module of that name.
+    `files` take the places of the modules that they are given for.
     """
     Stub.given = given
-    sys.meta_path.insert(0, _Finder(root, controller))
+    sys.meta_path.insert(0, _Finder(root, real, files))
     sys.meta_path.append(_ThirdParty(third_party))

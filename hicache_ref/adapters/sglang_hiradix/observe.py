@@ -1,12 +1,12 @@
 """What can be seen of a cache after a step: its tree, pools, queues and bytes, read from its own objects."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
 from hicache_ref.adapters.sglang_hiradix.books import Fetch
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
-from hicache_ref.adapters.sglang_hiradix.pages import rows_of
+from hicache_ref.adapters.sglang_hiradix.pages import Rows, rows_of
 from hicache_ref.adapters.sglang_hiradix.storing import StoringCaller
 from hicache_ref.vocabulary.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from hicache_ref.vocabulary.ids import Pages
@@ -29,7 +29,7 @@ class ObservedCaller(StoringCaller):
         free_device, free_host = tuple(engine.free_device()), tuple(engine.free_host())
         counts = Counts(
             free_device=len(free_device), free_host=len(free_host),
-            evictable=int(engine.cache.evictable_size()) // size, protected=int(engine.cache.protected_size()) // size,
+            evictable=engine.evictable() // size, protected=engine.protected() // size,
         )  # fmt: skip
         if not depth:
             return Observation(level=level, counts=counts, copies=self._issued(), events=self._events())
@@ -67,15 +67,16 @@ class ObservedCaller(StoringCaller):
         engine = self.engine
         device, host = rows_of(engine.device_buffers()), rows_of(engine.host_buffers())
         contents: dict[str, str] = {}
-        for tier, rows, offset, pages in (
-            ("device", device, engine.device_slots.offset, _held_device(observation)),
-            ("host", host, engine.host_slots.offset, _held_host(observation)),
-        ):
-            for page in pages:
-                held = self.stamps.held(rows, page + offset)
-                if held is not None:
-                    contents[f"{tier}:{page}"] = held
+        self._read("device", device, engine.device_slots.offset, _held_device(observation), contents)
+        self._read("host", host, engine.host_slots.offset, _held_host(observation), contents)
         return observation.model_copy(update={"contents": contents})
+
+    def _read(self, tier: str, rows: Rows, offset: int, pages: Iterable[int], contents: dict[str, str]) -> None:
+        """What each of these pages was found to hold is in `contents`."""
+        for page in pages:
+            held = self.stamps.held(rows, page + offset)
+            if held is not None:
+                contents[f"{tier}:{page}"] = held
 
 
 def pages_of(engine: Engine, fetch: Fetch, *, is_open: bool) -> Pages:
@@ -118,7 +119,7 @@ def segments_of(engine: Engine, *, shows_locks: bool) -> Iterator[Segment]:
             parent, engine.tokens_of_node(node), engine.extra_of_node(node),
             None if value is None else engine.device_slots.pages(value),
             None if host_value is None else engine.host_slots.pages(host_value),
-            node.lock_ref > 0 if shows_locks else None,
+            engine.locks(node) > 0 if shows_locks else None, *engine.states_of(node),
         )  # fmt: skip
         waiting += [(child, count) for child in node.children.values()]
         count += 1
@@ -132,9 +133,15 @@ def _segment(
     device: Pages | None,
     host: Pages | None,
     locked: bool | None,
+    device_state: Pages | None,
+    host_state: Pages | None,
+    state_locked: bool | None,
 ) -> Segment:
     """The node as a record. Most are as they were a step before, and making one costs more than finding it."""
-    return Segment(parent=parent, tokens=tokens, extra=extra, device=device, host=host, locked=locked)
+    return Segment(
+        parent=parent, tokens=tokens, extra=extra, device=device, host=host, locked=locked,
+        device_state=device_state, host_state=host_state, state_locked=None if locked is None else state_locked,
+    )  # fmt: skip
 
 
 def _held_device(observation: Observation) -> set[int]:

@@ -12,6 +12,9 @@ import torch
 from hicache_ref.vocabulary.hashing import block_hash
 from hicache_ref.vocabulary.ids import PageHash, Pages
 
+Rows = Sequence[Sequence[int]]
+"""The numbers of all slots of a pool: keys of each layer, then values."""
+
 LAYERS = 2
 _KV = 2
 _MIXED = "mixed"
@@ -80,7 +83,7 @@ class Stamps:
         """The page of this hash as storage keeps it: the numbers of `filling`, shaped as `like`."""
         return torch.tensor(self.filling(digest), dtype=torch.int64).view(like.shape)
 
-    def held(self, rows: Sequence[Sequence[int]], page: int) -> str | None:
+    def held(self, rows: Rows, page: int) -> str | None:
         """The hash of what a page holds; None where it was never written, `mixed` for anything unknown.
 
         `rows` are the numbers of all slots of the pool, row by row as in `fill`; `page` counts from slot 0.
@@ -97,7 +100,7 @@ class Stamps:
 
 def rows_of(buffers: Iterable[Any]) -> list[list[int]]:
     """The numbers of each buffer."""
-    return [buffer.view(-1).tolist() for buffer in buffers]
+    return [buffer.reshape(-1).tolist() for buffer in buffers]
 
 
 def _signed(number: int) -> int:

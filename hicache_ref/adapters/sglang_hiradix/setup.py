@@ -18,7 +18,9 @@ class Setup(BaseModel):
     events: bool | None = None
     """None: where they name tiers."""
 
-    controller: str | None = None
+    files: dict[str, str] = {}
+    """Modules -> the files that take their places."""
+
     preload: str | None = None
     batch: int | None = None
     reset_anytime: bool = False

@@ -46,9 +46,8 @@ class StoringCaller(Caller):
             waiting += [(child, below_leaf) for child in node.children.values()]
         return found
 
-    @staticmethod
-    def _is_device_leaf(node: Any) -> bool:
-        resident = node.parent is not None and node.value is not None and not node.lock_ref
+    def _is_device_leaf(self, node: Any) -> bool:
+        resident = node.parent is not None and node.value is not None and not self.engine.locks(node)
         return resident and all(child.value is None for child in node.children.values())
 
     # -- prefetch ---------------------------------------------------------------------------------------------------

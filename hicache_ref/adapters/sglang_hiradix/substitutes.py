@@ -111,6 +111,40 @@ def transfer_kv_direct(
         target[dst_indices] = source[src_indices]
 
 
+def transfer_kv_per_layer_direct_pf_lf(
+    src_ptrs: Sequence[torch.Tensor],
+    dst_ptrs: Sequence[torch.Tensor],
+    src_indices: torch.Tensor,
+    dst_indices: torch.Tensor,
+    layer_id: int,
+    page_size: int,
+) -> None:
+    """Slots of one layer come from host buffers that have all layers of a page together."""
+    for source, target in zip(src_ptrs, dst_ptrs, strict=True):
+        target[dst_indices] = source[src_indices // page_size, layer_id, src_indices % page_size]
+
+
+def transfer_kv_all_layer_direct_lf_pf(
+    src_ptrs: Sequence[torch.Tensor],
+    dst_ptrs: Sequence[torch.Tensor],
+    src_indices: torch.Tensor,
+    dst_indices: torch.Tensor,
+    page_size: int,
+) -> None:
+    """Slots of all layers go to such host buffers; the sources are all layers of the first buffer, then of the next."""
+    layers = len(src_ptrs) // len(dst_ptrs)
+    for number, source in enumerate(src_ptrs):
+        target = dst_ptrs[number // layers]
+        target[dst_indices // page_size, number % layers, dst_indices % page_size] = source[src_indices]
+
+
+TRANSFERS: dict[str, Callable[..., None]] = {
+    function.__name__: function
+    for function in (transfer_kv_direct, transfer_kv_per_layer_direct_pf_lf, transfer_kv_all_layer_direct_lf_pf)
+}
+"""Copy functions by upstream's names."""
+
+
 class Bag:
     """An object with these attributes, and `default` for every other."""
 
@@ -209,7 +243,7 @@ GIVEN: dict[str, Any] = {
     "human_readable_int": str,
     "next_power_of_2": lambda n: 1 << (n - 1).bit_length() if n > 0 else 1,
     "rank_consensus": _in_order,
-    "transfer_kv_direct": transfer_kv_direct,
+    **TRANSFERS,
     **{
         name: lambda *_: SERVER_ARGS
         for name in (
@@ -229,7 +263,7 @@ def _psutil(name: str) -> types.ModuleType:
 
 def _numpy(name: str) -> types.ModuleType:
     module = Stub(name)
-    module.__dict__["prod"] = lambda shape: int(torch.tensor(shape).prod())
+    module.__dict__.update(prod=lambda shape: int(torch.tensor(shape).prod()), float64=float)
     return module
 
 

@@ -5,7 +5,7 @@ import inspect
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from hicache_ref.adapters.sglang_hiradix.importing import PACKAGE
 from hicache_ref.vocabulary.adapter import AdapterError
@@ -46,16 +46,20 @@ def found(names: tuple[str, ...], attribute: str) -> Any:
 class Traits:
     """The modules of a tree, and what can be read off them."""
 
+    NAME: ClassVar[str] = "HiRadixCache"
+    MODULE: ClassVar[str] = f"{_CACHE}.hiradix_cache"
+    LAST: ClassVar[str] = "0.5.20"
+
     hiradix: Any
     radix: Any
     controller: Any
     storage: Any
 
     @classmethod
-    def read(cls) -> "Traits":
+    def read(cls) -> Self:
         """Those of the tree that imports come from. Raises AdapterError naming what is missing."""
         names = {
-            "hiradix": f"{_CACHE}.hiradix_cache",
+            "hiradix": cls.MODULE,
             "radix": f"{_CACHE}.radix_cache",
             "controller": f"{PACKAGE}.srt.managers.cache_controller",
             "storage": f"{_CACHE}.hicache_storage",
@@ -64,11 +68,12 @@ class Traits:
         for role, name in names.items():
             module = _module(name)
             if module is None:
-                raise AdapterError(f"no module {name} in the source tree, expected one: HiRadixCache ends with 0.5.20")
+                said = f"no module {name} in the source tree, expected one"
+                raise AdapterError(f"{said}: {cls.NAME} ends with {cls.LAST}")
             modules[role] = module
         traits = cls(**modules)
         for owner, attribute in (
-            (traits.hiradix, "HiRadixCache"),
+            (traits.hiradix, cls.NAME),
             (traits.controller, "HiCacheController"),
             (traits.storage, "HiCacheFile"),
         ):
@@ -78,8 +83,8 @@ class Traits:
 
     @property
     def cache(self) -> Any:
-        """The class HiRadixCache."""
-        return self.hiradix.HiRadixCache
+        """The class of the cache."""
+        return getattr(self.hiradix, self.NAME)
 
     @cached_property
     def init_params(self) -> Any:
@@ -159,7 +164,7 @@ class Traits:
 
     def described(self) -> str:
         """The classes found and the release that they are most like, in a few words."""
-        classes = ["HiRadixCache", "HiCacheController", "HiCacheFile"]
+        classes = [self.NAME, "HiCacheController", "HiCacheFile"]
         classes += [name for name in ("CacheInitParams",) if self.init_params is not None]
         classes += [name for name in ("RadixKey",) if self.radix_key is not None]
         classes += [name for name in ("PrefetchAck",) if self.acknowledges_batches]

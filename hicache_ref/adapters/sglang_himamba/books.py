@@ -1,0 +1,47 @@
+"""What the adapter keeps beside a hybrid cache: as beside any, and state slots in copies and under passes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from hicache_ref.adapters.sglang_himamba.engine import HybridEngine
+from hicache_ref.adapters.sglang_hiradix.books import Books, Watch
+from hicache_ref.vocabulary.ids import Pages
+
+
+class HybridWatch(Watch):
+    """Notes what a cache asks for, state slots too."""
+
+    def __init__(self, engine: HybridEngine, books: Books) -> None:
+        super().__init__(engine, books)
+        self.hybrid = engine
+        self.freed: list[int] = []
+        """Device pages that were given up since somebody emptied this."""
+
+        self._wrap(engine.state_allocator, "free", self._free_states)
+
+    def states_moved(self, given: Mapping[str, Any]) -> tuple[Pages, Pages]:
+        """State slots on device and on host of what a copy was asked with, pair by pair."""
+        device: Pages = ()
+        host: Pages = ()
+        for each in given.get("pool_transfers") or ():
+            device += self.hybrid.state_slots.pages(each.device_indices)
+            host += self.hybrid.host_state_slots.pages(each.host_indices)
+        return device, host
+
+    def _free(self, original: Any, slots: torch.Tensor) -> Any:
+        """As of any cache; what is given up is noted."""
+        self.freed += self.engine.device_slots.pages(slots)
+        return super()._free(original, slots)
+
+    def _free_states(self, original: Any, slots: torch.Tensor) -> Any:
+        """Slots that a pass changes are kept back until it has ended."""
+        now: list[int] = []
+        for slot in self.hybrid.state_slots.pages(slots):
+            changing = [rid for rid, each in self.books.passes.items() if slot in each.state]
+            if changing:
+                self.books.held_states[slot] = changing[-1]
+            else:
+                now.append(slot)
+        return original(self.hybrid.state_slots.slots(now)) if now else None

@@ -1,0 +1,247 @@
+"""The caller of a hybrid cache, as upstream's scheduler calls it: what it does otherwise than that of any cache.
+
+A request has a state slot beside its pages. What upstream's match does for a request at once (copy on write) is done
+where the request takes its pages, by the same calls.
+"""
+
+from typing import Any
+
+from hicache_ref.adapters.sglang_himamba.books import HybridWatch
+from hicache_ref.adapters.sglang_himamba.engine import HybridEngine
+from hicache_ref.adapters.sglang_himamba.observe import HybridObserver
+from hicache_ref.adapters.sglang_hiradix.books import Pass, Request
+from hicache_ref.adapters.sglang_hiradix.pages import Stamps
+from hicache_ref.adapters.sglang_hiradix.substitutes import Bag
+from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.hashing import chain, namespace_seed
+from hicache_ref.vocabulary.ids import Pages
+from hicache_ref.vocabulary.keys import Key, pages_of
+from hicache_ref.vocabulary.outcomes import (
+    Done,
+    Evicted,
+    Inserted,
+    Invalid,
+    Matched,
+    Refused,
+    Submitted,
+    Took,
+)
+
+
+class HybridCaller(HybridObserver):
+    """Each operation is one method of its name."""
+
+    watch_kind = HybridWatch
+    engine: HybridEngine
+    watch: HybridWatch
+
+    def __init__(self, engine: HybridEngine, stamps: Stamps) -> None:
+        super().__init__(engine, stamps)
+
+    # -- match and lock ---------------------------------------------------------------------------------------------
+
+    def on_match_prefix(self, op: ops.MatchPrefix) -> Matched:
+        """The cache has matched the key; its prefix is told as far as nothing has to be loaded for it.
+
+        Upstream's prefix has all KV on device up to the best end, also where the state there is on host only.
+        """
+        found = self.engine.match(op.key)
+        key_of = self.engine.key_of_node
+        end = self._device_end(found.last_device_node)
+        reach = len(found.device_indices) + self._kv_hit(found)
+        device = self.engine.device_slots.pages(found.device_indices)[: self._depth(end)]
+        return Matched(
+            device=device,
+            host_hit=reach - len(device),
+            last_device_node=key_of(end),
+            last_host_node=key_of(found.last_host_node),
+            best=self._best_of(found, op.key, reach),
+            branching=found.mamba_branching_seqlen or 0,
+        )
+
+    def _kv_hit(self, found: Any) -> int:
+        """Tokens on host between the deepest resident node and the best end; before 0.5.15 a state may stand for one."""
+        if self.engine.traits.names_best_node:
+            return int(found.host_hit_length)
+        node, count = found.last_host_node, 0
+        while node is not found.last_device_node and node.parent is not None and node.value is None:
+            count, node = count + len(node.key), node.parent
+        return count
+
+    def _best_of(self, found: Any, key: Key, reach: int) -> Key:
+        """The node from which upstream would load, if it would; else where its prefix ends."""
+        if self.engine.traits.names_best_node and (found.host_hit_length or found.mamba_host_hit_length):
+            return self.engine.key_of_node(found.best_match_node)
+        return Key(tokens=self.engine.whole_tokens(key)[:reach], extra=key.extra if reach else None)
+
+    @staticmethod
+    def _device_end(node: Any) -> Any:
+        """The deepest node at or above with a state on device, as init_load_back climbs where nothing can be loaded."""
+        while node.parent is not None and (node.value is None or node.mamba_value is None):
+            node = node.parent
+        return node
+
+    @staticmethod
+    def _depth(node: Any) -> int:
+        depth = 0
+        while node.parent is not None:
+            depth, node = depth + len(node.key), node.parent
+        return depth
+
+    def on_lock(self, op: ops.Lock) -> Done | Invalid:
+        """The cache has pinned the path of the device end, or of the deepest resident node up to the best end.
+
+        That is a tombstone where its state is on host only.
+        """
+        if op.receipt in self.books.receipts:
+            return Invalid(why=f"receipt {op.receipt} is in use")
+        node = self.node_at(op.key) if op.at == "node" else self.engine.match(op.key).last_device_node
+        if node is None:
+            return Invalid(why=f"no node ends at {op.key}")
+        node = self._device_end(node) if op.at == "device" else node
+        self.engine.cache.inc_lock_ref(node)
+        self.books.receipts[op.receipt] = node
+        return Done()
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def on_take_pages(self, op: ops.TakePages) -> Took | Refused | Invalid:
+        """The request holds pages and a state slot, with a copy of the state at `prefix`; or nothing was taken."""
+        request = self.books.requests.get(op.rid)
+        begun = request is not None and not request.pages and op.prefix is None
+        if op.n <= 0 or op.rid in self.books.passes or (request is not None and not begun):
+            return Invalid(why=f"request {op.rid} is in use or n is not positive")
+        source = None if op.prefix is None else self.node_at(op.prefix)
+        if op.prefix is not None and (source is None or source.value is None or source.mamba_value is None):
+            return Invalid(why=f"no resident state is at {op.prefix}")
+        if source is not None:
+            self.engine.cache.inc_lock_ref(source)
+        state = request.state if request is not None else ()
+        try:
+            refused = self._state_is_hopeless(not state) or self._device_room(op.n)
+            if refused is None:
+                state = state or self.engine.take_state(None)
+                refused = None if state else self._no_state()
+        finally:
+            if source is not None:
+                self.engine.cache.dec_lock_ref(source)
+        if refused is not None:
+            return refused
+        pages = self.engine.device_slots.pages(self.engine.allocator.alloc(op.n))
+        self.books.requests[op.rid] = Request(pages, state=state)
+        if source is not None:
+            self._copy_state(source, state)
+        return Took(pages=pages)
+
+    def _state_is_hopeless(self, wanted: bool) -> Refused | None:
+        """Upstream's scheduler admits a request only where a slot is free or can be."""
+        enough = self.engine.state_allocator.available_size() + int(self.engine.cache.mamba_evictable_size())
+        return self._no_state() if wanted and not enough else None
+
+    def _no_state(self) -> Refused:
+        return Refused(
+            why="no state slot", wait_for=tuple(sorted({f"f:{rid}" for rid in self.books.held_states.values()}))
+        )
+
+    def _copy_state(self, source: Any, target: Pages) -> None:
+        """The copy is made in the order of streams: after the load that brings the state, before any pass."""
+        slots = self.engine.state_slots.pages(source.mamba_value)
+        for copy in self.books.copies.values():
+            if copy.event is not None and set(slots) & set(copy.moved.target_states) and copy.to == "device":
+                copy.event.do_work()
+        self.engine.copy_state(slots, target)
+
+    def on_give_back(self, op: ops.GiveBack) -> Done | Invalid:
+        """The request holds nothing."""
+        request = self.books.requests.get(op.rid)
+        done = super().on_give_back(op)
+        if request is not None:
+            self.engine.state_allocator.free(self.engine.state_slots.slots(request.state))
+        return done
+
+    def on_forward(self, op: ops.Forward) -> Done | Invalid:
+        """A pass runs; also its state is that at the end of the key, at once."""
+        request = self.books.requests.get(op.rid)
+        if request is None or not request.pages:
+            return Invalid(why=f"no request {op.rid} with pages")
+        done = super().on_forward(op)
+        if isinstance(done, Done):
+            self.books.passes[op.rid] = Pass(self.books.passes[op.rid].touches, request.state)
+            profile = self.engine.profile
+            digests = chain(pages_of(op.key.tokens, 1, profile.bigram), namespace_seed(op.key.extra), profile.bigram)
+            self.stamps.fill(self.engine.state_buffers(), self.engine.state_slots.slots(request.state), digests[-1:])
+        return done
+
+    def on_forward_done(self, op: ops.ForwardDone) -> Done | Invalid:
+        """The pass has ended, and what it alone still held is free, slots too."""
+        done = super().on_forward_done(op)
+        mine = [slot for slot, holder in self.books.held_states.items() if holder == op.rid]
+        for slot in mine:
+            del self.books.held_states[slot]
+        if mine:
+            self.engine.state_allocator.free(self.engine.state_slots.slots(mine))
+        return done
+
+    def on_insert(self, op: ops.Insert) -> Inserted | Invalid:
+        """The cache has taken pages and state, but for duplicates, which are free (upstream: cache_finished_req)."""
+        request = self.books.requests.get(op.rid)
+        if request is None or op.rid in self.books.passes or (request.pages and request.key is None):
+            return Invalid(why=f"no request {op.rid} whose pages are written")
+        prefix = self._resident_prefix(op.key, op.start)
+        if prefix is None or op.start + len(request.pages) != self.engine.page_count(op.key):
+            return Invalid(why=f"the first {op.start} pages are not resident, or the rest does not fit")
+        self.books.requests.pop(op.rid)
+        slots = self.engine.device_slots.slots((*prefix, *request.pages))
+        self.watch.freed.clear()
+        told = self.engine.insert_with_state(op.key, slots, request.state, op.start, chunked=op.chunked)
+        freed = set(self.watch.freed)
+        if told.mamba_exist:
+            self.engine.state_allocator.free(self.engine.state_slots.slots(request.state))
+        return Inserted(
+            prefix=int(told.prefix_len),
+            given_back=tuple(page for page in request.pages if page in freed),
+            state_existed=bool(told.mamba_exist),
+        )
+
+    # -- room and copies --------------------------------------------------------------------------------------------
+
+    def on_evict_state(self, op: ops.EvictState) -> Evicted:
+        """The cache has given up `n` state slots on device, or had no more to give."""
+        before = int(self.engine.state_allocator.available_size())
+        self.engine.evict_states(op.n)
+        self.watch.settle()
+        return Evicted(freed=int(self.engine.state_allocator.available_size()) - before)
+
+    def on_evict_host_state(self, op: ops.EvictHostState) -> Evicted:
+        """The cache has given up `n` state slots on host, or had no more to give."""
+        before = int(self.engine.host_states.available_size())
+        self.engine.cache.evict_mamba_host(op.n)
+        return Evicted(freed=int(self.engine.host_states.available_size()) - before)
+
+    def on_write_backup(self, op: ops.WriteBackup) -> Submitted | Refused | Invalid:
+        """A copy of the node to host was submitted, if the cache saw fit; it has no call for a late state alone."""
+        node = self.node_at(op.key)
+        if node is not None and node.value is not None and node.host_value is not None:
+            if node.mamba_value is None or node.mamba_host_value is not None:
+                return Invalid(why=f"nothing at {op.key} lacks a copy")
+            return Refused(why="no call backs up a state alone")
+        return super().on_write_backup(op)
+
+    def on_load_back(self, op: ops.LoadBack) -> Submitted | Refused | Invalid:
+        """A copy was submitted for the chain and the state at the key, and for the request's slot, if there is one."""
+        node = self.node_at(op.key)
+        if node is None or node.mamba_host_value is None or node.mamba_value is not None:
+            return Invalid(why=f"no state is on host alone at {op.key}")
+        if op.rid is not None and (op.rid in self.books.requests or op.rid in self.books.passes):
+            return Invalid(why=f"request {op.rid} is in use")
+        request = None if op.rid is None else Bag(rid=op.rid)
+        try:
+            return self.load(op, node, request)
+        finally:
+            # Upstream's request keeps the slot that it was given, whatever became of the load.
+            if request is not None and op.rid is not None and request.mamba_pool_idx is not None:
+                slot = int(request.mamba_pool_idx) - 1
+                self.books.requests[op.rid] = Request((), state=(slot,))
+
+    def _load_waits_for(self, op: ops.LoadBack, node: Any) -> tuple[str, ...]:
+        return tuple(sorted({*super()._load_waits_for(op, node), *self._no_state().wait_for}))

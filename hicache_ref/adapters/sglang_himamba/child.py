@@ -1,0 +1,37 @@
+"""The process that holds the caches: `python -m hicache_ref.adapters.sglang_himamba.child SETUP` answers lines."""
+
+import sys
+
+from hicache_ref.adapters.sglang_himamba.caller import HybridCaller
+from hicache_ref.adapters.sglang_himamba.engine import HybridEngine
+from hicache_ref.adapters.sglang_himamba.fitting import fit
+from hicache_ref.adapters.sglang_himamba.following import describe, expect_followable
+from hicache_ref.adapters.sglang_himamba.traits import HYBRID_REAL, HybridTraits
+from hicache_ref.adapters.sglang_hiradix.child import SglangHiRadix, main
+from hicache_ref.vocabulary.adapter import Description
+from hicache_ref.vocabulary.profile import Profile
+
+
+class SglangHiMamba(SglangHiRadix):
+    """An Adapter over the hybrid caches of one source tree; every reset makes a new one."""
+
+    traits_kind = HybridTraits
+    engine_kind = HybridEngine
+    caller_kind = HybridCaller
+    real = HYBRID_REAL
+
+    def fit(self, traits: HybridTraits) -> None:
+        """The modules are changed as far as they have to be."""
+        fit(traits, self._clock, self._put_missing)
+
+    def described(self, traits: HybridTraits, version: str) -> Description:
+        """What these caches are and have."""
+        return describe(traits, version, storage=self.setup.storage, events=self._publishes())
+
+    def expect_followable(self, profile: Profile) -> None:
+        """The profile asks for nothing but what these caches do. Raises AdapterError."""
+        expect_followable(profile, self.traits())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:], SglangHiMamba)
