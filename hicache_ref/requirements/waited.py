@@ -11,7 +11,7 @@ from hicache_ref.vocabulary.ids import KV, KV_DEVICE, PoolName, TicketId
 from hicache_ref.vocabulary.operations import CopyFailed, Operation
 from hicache_ref.vocabulary.outcomes import Outcome
 
-EVICTING = ("evict", "take_pages", "load_back")
+EVICTING = ("evict", "evict_state", "take_pages", "load_back")
 """Operations that may evict from the device, and so copy to host within the step."""
 
 Place = tuple[PoolName, int]
