@@ -7,7 +7,8 @@ from hicache_ref.model import Model
 from hicache_ref.model.locks import LockRules, Pins
 from hicache_ref.model.state import Node
 from hicache_ref.vocabulary.ids import KV, KV_DEVICE, ROOT, STATE, STATE_DEVICE, STATE_HOST, NodeId, Pages, PoolName
-from hicache_ref.vocabulary.outcomes import Evicted
+from hicache_ref.vocabulary.operations import Lock
+from hicache_ref.vocabulary.outcomes import Done, Evicted
 
 # -- matches and splits ---------------------------------------------------------------------------------------------
 
@@ -24,7 +25,7 @@ class MatchEndsWithKv(Model):
         return node
 
 
-@plant_in_hybrid("match-ignores-host-states", "K11", OWN, expected="HC-MATCH-02")
+@plant_in_hybrid("match-ignores-host-states", "K11", OWN, expected=("HC-MATCH-02", "HC-MATCH-03"))
 class MatchIgnoresHostStates(Model):
     """A match ends at a state on device, so that states on host are never asked for again."""
 
@@ -33,7 +34,7 @@ class MatchIgnoresHostStates(Model):
         return self.resident_end(node)
 
 
-@plant_in_hybrid("device-end-with-kv", "K14", "D22", expected=("HC-STATE-03", "HC-MATCH-02"))
+@plant_in_hybrid("device-end-with-kv", "K14", "D13", expected=("HC-STATE-03", "HC-MATCH-02", "HC-CONF-01"))
 class DeviceEndWithKv(Model):
     """The device end is the deepest resident node, and the state that comes with it is that of another position.
 
@@ -145,18 +146,20 @@ class UnlockByCount(Model):
         super().unpin((*kv, (STATE, kv[0][1])) if locked else kv)
 
 
-@plant_in_hybrid("path-pins-its-states", "K3", OWN, expected=("HC-STATE-16", "HC-STATE-06"))
+@plant_in_hybrid("path-pins-its-states", "K3", OWN, expected="HC-STATE-16")
 class PathPinsItsStates(Model):
     """A lock pins the state of every node of its path, so that none can be evicted, although one is needed."""
 
-    def pin(self, anchor: NodeId, *, evicted_too: bool) -> Pins:
+    def on_lock(self, op: Lock) -> Done:
         """Those above too."""
-        pins = super().pin(anchor, evicted_too=evicted_too)
-        above = [n for n in self.path(anchor)[1:] if STATE_DEVICE in self.state.nodes[n].at]
-        more: Pins = tuple((STATE, number) for number in above)
-        for component, number in more:
-            self._change_lock(self.state.nodes[number], component, +1)
-        return pins + more
+        told = super().on_lock(op)
+        held, nodes = self.state.receipts[op.receipt], self.state.nodes
+        named = [number for _, number in held.pins]
+        more = [nodes[number] for _, number in held.pins if STATE_DEVICE in nodes[number].at and named.count(number) < 2]
+        for node in more:
+            self._change_lock(node, STATE, +1)
+        self._rewrite(held, (*held.pins, *((STATE, node.id) for node in more)))
+        return told
 
 
 @plant_in_hybrid("state-pinned-without-kv", "K3", OWN, expected=("HC-STATE-22", "HC-LOCK-02"))

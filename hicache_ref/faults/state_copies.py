@@ -14,6 +14,7 @@ from hicache_ref.vocabulary.ids import (
     HOST,
     KV,
     KV_POOLS,
+    ROOT,
     STATE,
     STATE_DEVICE,
     STATE_HOST,
@@ -30,7 +31,7 @@ from hicache_ref.vocabulary.outcomes import Done, Invalid, Refused, Submitted, T
 # -- backup ---------------------------------------------------------------------------------------------------------
 
 
-@plant_in_hybrid("backup-leaves-state", "K4", OWN, expected=("HC-STATE-19", "HC-STATE-08"))
+@plant_in_hybrid("backup-leaves-state", "K4", OWN, expected=("HC-STATE-19", "HC-BACKUP-05"))
 class BackupLeavesState(Model):
     """A backup copies the node's KV, and its state stays on device alone."""
 
@@ -130,7 +131,8 @@ class HostStateEvictedUnderCopy(Model):
 
     def _may_lose_state(self, node: Node, pool_name: PoolName) -> bool:
         """On host always."""
-        return super()._may_lose_state(node, pool_name) or (pool_name == STATE_HOST and pool_name in node.at)
+        on_host = pool_name == STATE_HOST and pool_name in node.at and node.id != ROOT
+        return on_host or super()._may_lose_state(node, pool_name)
 
 
 @plant_in_hybrid("state-freed-under-copy", "K6", OWN, expected="HC-XFER-01")

@@ -214,7 +214,7 @@ class Sweep:
     def _device_leaves(self) -> set[NodeId]:
         return {
             number
-            for number in self.resident - self.tried
+            for number in self.resident - self.tried - self.unsure
             if not self.locks[number] and not self.children.get(number, set()) & self.resident
         }
 
@@ -248,6 +248,8 @@ class Sweep:
             self.tried.add(number)
             self.protected.clear()
         elif self._was_copied(row):
+            if now is None:
+                self.lost_ends.update({number} & self.on_host)
             if number in self.states[STATE_DEVICE]:
                 self.states[STATE_HOST].add(number)
                 self.free_host_states -= 1
@@ -261,6 +263,7 @@ class Sweep:
                 self.settled.discard(number)
             if now is None and (KV_HOST, row.hashes[-1]) not in self.change.what.victims:
                 self._doubt(number)
+                self._doubt_above(row)
         elif number in self.on_host and self.children.get(number):
             self._leave_device(number)
         else:
@@ -291,6 +294,14 @@ class Sweep:
         self.unsure.add(number)
         for child in self.children.get(number, ()):
             self._doubt(child)
+
+    def _doubt_above(self, row: Row) -> None:
+        """If the copy failed, the tombstones above that are gone may have left with the node at once."""
+        while self.before.states and row.parent in self.row and row.parent not in self.change.after.row:
+            row = self.row[row.parent]
+            if any(row.id in held for held in self.states.values()):
+                return
+            self.unsure.add(row.id)
 
     def _remove(self, number: NodeId) -> None:
         for child in list(self.children.get(number, ())):
