@@ -155,7 +155,7 @@ class PathPinsItsStates(Model):
         told = super().on_lock(op)
         held, nodes = self.state.receipts[op.receipt], self.state.nodes
         named = [number for _, number in held.pins]
-        more = [nodes[number] for _, number in held.pins if STATE_DEVICE in nodes[number].at and named.count(number) < 2]
+        more = [nodes[each] for each in named if STATE_DEVICE in nodes[each].at and named.count(each) == 1]
         for node in more:
             self._change_lock(node, STATE, +1)
         self._rewrite(held, (*held.pins, *((STATE, node.id) for node in more)))
@@ -202,7 +202,7 @@ class FreedStateZeroesLock(Model):
 # -- tombstones -----------------------------------------------------------------------------------------------------
 
 
-@plant_in_hybrid("no-cascade", "K5", "D32", expected="HC-STATE-07")
+@plant_in_hybrid("no-cascade", "K5", "D32", expected=("HC-STATE-07", "HC-EVICT-01"))
 class NoCascade(Model):
     """A leaf that has lost its state stays in the tree, where no match can end at it.
 
