@@ -288,6 +288,15 @@ class CopiedStateUnpinned(Model):
         return super().submit(to, anchor, parts, pinned=pinned and to != "request")
 
 
+@plant_in_hybrid("failed-copy-fills-request", "K12", OWN, expected=("HC-XFER-10", "HC-STATE-14"))
+class FailedCopyFillsRequest(Model):
+    """A request goes on from a state whose copy into its slot has failed."""
+
+    def land(self, ticket: Ticket, good: int) -> None:
+        """For a request all is well."""
+        super().land(ticket, len(ticket.parts) if ticket.to == "request" and not ticket.doomed else good)
+
+
 @plant_in_hybrid("pass-before-its-state", "K7", OWN, expected="HC-STATE-14")
 class PassBeforeItsState(Model):
     """A forward pass begins while the state is still copied into the request's slot."""
