@@ -100,7 +100,7 @@ class TombstoneLosesHostState(Model):
             super().drop_state(node, STATE_HOST)
 
 
-@plant_in_hybrid("locked-leaf-loses-state-and-kv", "K15", "D8b", expected=("HC-LOCK-03", "HC-EVICT-04", "HC-CONF-01"))
+@plant_in_hybrid("locked-leaf-loses-state-and-kv", "K15", "D8b", expected=("HC-LOCK-03", "HC-STATE-09"))
 class LockedLeafLosesStateAndKv(Model):
     """An unlocked state at a leaf is evicted with the KV, although the KV is locked: the state came after the lock.
 
