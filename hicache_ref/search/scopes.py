@@ -215,7 +215,6 @@ _ALL = (
     _hybrid(
         name="hybrid-write-back",
         text="States are staged with their KV at eviction, and copies may fail.",
-        device_states=2,
         failing=_BOTH,
         rules=Rules(write_policy="write_back"),
     ),
