@@ -26,7 +26,15 @@ from collections.abc import Hashable
 from functools import lru_cache
 
 from hicache_ref.model.components import COMPONENT
-from hicache_ref.model.records import Backup, Prefetch, PrefetchEnded, PrefetchQueued, PrefetchReading, Record
+from hicache_ref.model.records import (
+    Backup,
+    BackupEnded,
+    Prefetch,
+    PrefetchEnded,
+    PrefetchQueued,
+    PrefetchReading,
+    Record,
+)
 from hicache_ref.model.state import Node, PageRef, Part, Pass, Pool, Receipt, Request, State, Ticket
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
 from hicache_ref.vocabulary.ids import (
@@ -143,6 +151,7 @@ class _Tree:
         """How often each owed page was offered, how many pages wait for release, and what is still to be told."""
         storage = self.state.storage
         tries = tuple([tuple([storage.owed.get(digest, -1) for digest in node.hashes]) for node in self.nodes])
+        tries += tuple([(storage.owed_states.get(node.hashes[-1], -1),) for node in self.nodes])
         told = tuple(sorted([count for rid, count in storage.loaded.items() if rid not in storage.open]))
         return storage.backend, tries, len(storage.release), told
 
@@ -219,11 +228,14 @@ class _Work:
         if isinstance(record, Prefetch) and record.rid is None:
             return record.stage, len(record.pages), self._reportable(record)
         path = self._known((*record.prefix, *record.hashes))
-        form = record.stage, record.cleared, path, len(record.hashes), self._places(KV_HOST, record.pages)
+        places = self._places(KV_HOST, record.pages), self._places(STATE_HOST, record.states)
+        form: Form = (record.stage, record.cleared, path, len(record.hashes), *places)
         if isinstance(record, Backup):
-            return *form, record.done
+            put = record.states_done if isinstance(record, BackupEnded) else 0
+            return *form, self._known(record.ends), record.done, put
         done, known = (record.done, record.known) if isinstance(record, PrefetchReading | PrefetchEnded) else (0, 0)
         told = self.state.storage.loaded.get(str(record.rid), 0)
+        form += (isinstance(record, PrefetchEnded) and record.has_state,)
         return *form, done, known, self.tree.place.get(record.anchor, -1), record.asked, record.since, told
 
     def _reportable(self, record: Prefetch) -> int:
@@ -295,8 +307,11 @@ class _Work:
                 return (*self._hashes(request), None)[-2 if request.key is not None else -1]
             return self._hashes(request)[request.start + request.pages.index(page)]
         for record in self.state.storage.records.values():
-            if ref in record.refs:
+            if ref in record.refs and pool_name == KV_HOST:
                 return record.hashes[record.pages.index(page)]
+            if ref in record.refs:
+                ends = record.ends if isinstance(record, Backup) else record.hashes[-1:]
+                return ends[record.states.index(page)]
         takers = (each for each in self.state.tickets.values() if each.good is None and ref in each.reads)
         return next((self._wanted(_target(each, ref)) for each in takers), None)
 
@@ -320,7 +335,7 @@ def _changed(running: Pass) -> list[PageRef]:
 
 def _written(record: Record) -> list[PageRef]:
     """The host pages of the storage work, in their order."""
-    return [(KV_HOST, page) for page in record.pages]
+    return [(KV_HOST, page) for page in record.pages] + [(STATE_HOST, slot) for slot in record.states]
 
 
 def _is_open(record: Record) -> bool:
