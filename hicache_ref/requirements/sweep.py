@@ -84,6 +84,8 @@ class Sweep:
 
         self.settled = {row.id for row in before.rows if not arrives_on_host(before, row)}
         self.pins = set(before.storage_pins)
+        opened = map(before.storage.prefetch, before.storage.open.values())
+        self.anchors = {record.anchor for record in opened if record is not None}
         self.protected: set[NodeId] = set()
         """Nodes that the eviction has backed up itself, where the rule write_back_protects says so."""
 
@@ -168,7 +170,8 @@ class Sweep:
         """The nodes whose state there may be taken."""
         touched = self.before.pool(pool).touched if pool == STATE_HOST else ()
         slots = {row.id: (copy_in(row, pool) or (-1,))[0] for row in self.before.rows}
-        return {n for n in self.states[pool] if not self.state_locks[n] and slots[n] not in touched}
+        held = {n for n in self.states[pool] if not self.state_locks[n] and slots[n] not in touched}
+        return held - self.anchors if pool == STATE_HOST else held
 
     # ---------------------------------------------------------------------------------------------------------------
 

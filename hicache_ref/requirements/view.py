@@ -318,6 +318,9 @@ class View:
                 pins.update([record.anchor for record in opened if record is not None])
                 read = NO_PAGES.union(*[record.pages for record in self.storage.backups])
                 pins.update([row.id for row in self.rows if row.host is not None and not read.isdisjoint(row.host)])
+                states = NO_PAGES.union(*[record.states for record in self.storage.backups])
+                if states:
+                    pins.update([row.id for row in self.rows if not states.isdisjoint(row.host_state or ())])
             self._storage_pins = frozenset(pins)
         return self._storage_pins
 
