@@ -9,7 +9,7 @@ from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import NOWHERE, Row, View
 from hicache_ref.vocabulary.ids import KV, ROOT, STATE, STATE_DEVICE, STATE_HOST, TIER
 from hicache_ref.vocabulary.keys import Key
-from hicache_ref.vocabulary.operations import Lock, MatchPrefix, Operation, Unlock
+from hicache_ref.vocabulary.operations import Lock, MatchPrefix, Operation
 from hicache_ref.vocabulary.outcomes import Done, Matched, Outcome, Polled, Submitted
 
 AnyChange = Change[Any, Any]
@@ -113,17 +113,21 @@ def lock_names_the_state(change: Change[Lock, Done]) -> int:
 
 @step("HC-STATE-23", needs="nodes")
 def locked_state_stays(change: Change[Operation, Outcome]) -> int:
-    """A locked state stays on device; only a failed load takes it, or whoever takes the last pin."""
+    """A locked state stays on device; only the failure of a load takes it."""
     judged = 0
     for row in change.before.rows:
         if not row.state_lock or row.device_state is None or change.op.op == "reset":
             continue
         judged += 1
         now = change.after.row.get(row.id, NOWHERE)
-        if now.device_state == row.device_state or isinstance(change.told, Polled) or isinstance(change.op, Unlock):
-            continue
-        raise Broken.because(f"node {row.id} lost its state on device, and it was locked")
+        if now.device_state != row.device_state and not _applies_failed_load(change):
+            raise Broken.because(f"node {row.id} lost its state on device, and it was locked")
     return judged
+
+
+def _applies_failed_load(change: Change[Operation, Outcome]) -> bool:
+    loads = change.told.loads if isinstance(change.told, Polled) else ()
+    return any(change.before.tickets[name].good != len(change.before.tickets[name].parts) for name in loads)
 
 
 # -- split, match ---------------------------------------------------------------------------------------------------
@@ -296,6 +300,8 @@ def _left(change: AnyChange, page: int, on_host: bool) -> bool:
 def refused_takes_nothing(change: AnyChange) -> int:
     """A refused request has neither pages nor a slot of it, and no copy was submitted for it."""
     before, after = change.before, change.after
+    if not before.states:
+        return 0
     if before.requests.keys() != after.requests.keys():
         raise Broken.because(f"requests {sorted(before.requests)} became {sorted(after.requests)} by a refused step")
     changed = [rid for rid, request in after.requests.items() if request != before.requests[rid]]
