@@ -234,7 +234,8 @@ def inner_nodes_keep_kv(change: AnyChange) -> int:
         now = after.row.get(was.id, NOWHERE)
         judged += 1
         inner = any(row.parent == was.id for row in after.rows)
-        kept = now.device == was.device if pool == STATE_DEVICE else now.host == was.host
+        had, has = (was.device, now.device) if pool == STATE_DEVICE else (was.host, now.host)
+        kept = had is None or (has is not None and had[-len(has) :] == has)  # it may have been split in this step
         if inner and not kept:
             raise Broken.because(f"node {was.id} has children, and lost its KV with its state on {TIER[pool]}")
     return judged
