@@ -28,7 +28,7 @@ def refused_loads_nothing(change: Change[LoadBack, Refused]) -> int:
 
 @always("HC-LOAD-02", "nodes", "owners", "books", "storage", about="books")
 def sources_are_pinned(view: View) -> int:
-    """A host page or state slot that a load reads belongs to a node which that load pins, or to nobody but operations."""
+    """What a load reads on host belongs to a node which that load pins, or to nobody but operations."""
     judged = 0
     for name, ticket in view.tickets.items():
         if ticket.to != "device":

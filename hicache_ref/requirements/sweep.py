@@ -166,9 +166,12 @@ class Sweep:
 
     def _may_lose_state(self, pool: PoolName) -> set[NodeId]:
         """The nodes whose state there may be taken."""
-        touched = self.before.pool(pool).touched if pool == STATE_HOST else ()
+        loose = {number for number in self.states[pool] - self.unsure if not self.state_locks[number]}
+        if pool == STATE_DEVICE:
+            return loose
+        touched = self.before.pool(pool).touched
         slots = {row.id: (copy_in(row, pool) or (-1,))[0] for row in self.before.rows}
-        return {n for n in self.states[pool] if not self.state_locks[n] and slots[n] not in touched}
+        return {number for number in loose & self.settled if slots[number] not in touched}
 
     # ---------------------------------------------------------------------------------------------------------------
 
@@ -178,7 +181,7 @@ class Sweep:
             may = self._may_lose_state(pool)
             least = min([(self.row[number].state_last,) for number in may], default=mine)
             held = bool(self.state_locks[row.id])
-            self.taken.append(Taken(row, pool, row.id in may, held, mine, least, False, False, 0))
+            self.taken.append(Taken(row, pool, row.id in may | self.unsure, held, mine, least, False, False, 0))
             return
         leaves = self._device_leaves() if pool == KV_DEVICE else self._host_leaves()
         rank = self._rank(row.id)
@@ -302,7 +305,7 @@ class Sweep:
             self._doubt(child)
 
     def _doubt_above(self, number: NodeId) -> None:
-        """Of a hybrid model: what has left the tree may have been a leaf without state as soon as what is doubted had."""
+        """Of a hybrid model: what has left the tree may have done so as soon as what is doubted had."""
         if not self.before.states or number not in self.row or number in self.change.after.row:
             return
         has_state = any(number in held for held in self.states.values())

@@ -39,12 +39,13 @@ def waited_for_cannot_fail(change: Change[Operation, Outcome]) -> int:
 def _read_in_step(change: Change[Operation, Outcome]) -> Iterator[Place]:
     """The device pages and state slots which copies that ended well inside the step have read."""
     rows, after = change.before.rows, change.after
-    held = {(KV_DEVICE, page): digest for row in rows for page, digest in zip(row.device or (), row.hashes, strict=False)}
+    pages = [pair for row in rows for pair in zip(row.device or (), row.hashes, strict=False)]
+    held = {(KV_DEVICE, page): digest for page, digest in pages}
     held |= {(STATE_DEVICE, slot): row.hashes[-1] for row in rows for slot in row.device_state or ()}
     for effect in change.what.effects:
-        if effect.id not in after.busy:
-            pairs = _pairs(effect)
-            yield from [source for source, target in pairs if after.pool(target[0]).stamp[target[1]] == held.get(source)]
+        for source, (pool, target) in _pairs(effect) if effect.id not in after.busy else ():
+            if after.pool(pool).stamp[target] == held.get(source):
+                yield source
 
 
 def _pairs(effect: Effect) -> list[tuple[Place, Place]]:

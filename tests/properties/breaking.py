@@ -29,9 +29,7 @@ class World:
     """A model whose steps are checked until a case takes over."""
 
     def __init__(self, **rules: Any) -> None:
-        sizes = Sizes(
-            device_pages=rules.pop("device", 6), host_pages=rules.pop("host", 6), host_states=rules.pop("host_states", 4)
-        )
+        sizes = Sizes(device_pages=rules.pop("device", 6), host_pages=rules.pop("host", 6))
         has = {name: rules.pop(name, False) for name in ("draft", "state")}
         self.profile = Profile(rules=Rules(**{"write_through_threshold": 9} | rules), sizes=sizes, **has)
         self.model = Model(self.profile)

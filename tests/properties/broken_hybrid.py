@@ -16,13 +16,12 @@ from hicache_ref.vocabulary.operations import (
     LoadBack,
     Lock,
     MatchPrefix,
-    Operation,
     Poll,
     TakePages,
     WriteBackup,
 )
 from tests.properties import broken_states
-from tests.properties.breaking import DEVICE, HOST, StateCase, World, key, told
+from tests.properties.breaking import DEVICE, HOST, World, key, told
 from tests.properties.broken_states import backed_up
 from tests.properties.broken_steps import STEPS, Told, broken, cached
 
@@ -34,21 +33,21 @@ def always(requirement: str, *falls: str):
     return broken_states.broken(requirement, *falls)
 
 
-def hybrid(text: str = "12", **sizes: object) -> World:
-    """A world of a hybrid model in which the key is cached, with its state."""
-    return cached(text, state=True, **sizes)
+def hybrid() -> World:
+    """A world of a hybrid model in which `12` is cached, with its state."""
+    return cached("12", state=True)
 
 
-def on_both_tiers(text: str = "12") -> World:
-    """The key and its state are on device and on host."""
+def on_both_tiers() -> World:
+    """`12` and its state are on device and on host."""
     world = World(state=True)
-    backed_up(world, text)
+    backed_up(world, "12")
     return world
 
 
 def tombstone() -> World:
     """`12` lost its state, and `123` below it has one."""
-    world = hybrid("12")
+    world = hybrid()
     world.insert("123", start=2)
     world.do(EvictState(n=1))
     return world
@@ -59,7 +58,7 @@ def pinned(world: World, node: Node, *components: str) -> None:
     world.state.receipts["l"] = Receipt(id="l", pins=tuple((each, node.id) for each in components))
 
 
-# -- states -------------------------------------------------------------------------------------------------------------
+# -- states -----------------------------------------------------------------------------------------------------------
 
 
 @always("HC-STATE-01")
@@ -153,12 +152,12 @@ def a_pass_changes_the_state_of_a_node() -> World:
     return world
 
 
-# -- steps --------------------------------------------------------------------------------------------------------------
+# -- steps ------------------------------------------------------------------------------------------------------------
 
 
 @broken("HC-STATE-02")
 def the_upper_half_of_a_split_has_a_state() -> Told:
-    world = hybrid("12")
+    world = hybrid()
     world.write("13")
     op, step = world.seen(Insert(rid="r", key=key("13"), start=0))
     world.hold(world.node("1"), STATE_DEVICE, world.state.pools[STATE_DEVICE].free[:1])
@@ -276,7 +275,7 @@ def a_backup_leaves_the_state_out() -> Told:
 
 @broken("HC-STATE-20")
 def an_inner_node_gets_other_kv_with_its_eviction() -> Told:
-    world = on_both_tiers("12")
+    world = on_both_tiers()
     world.insert("123", start=2)
     op, step = world.seen(EvictHostState(n=1))
     node = world.node("12")
@@ -311,7 +310,7 @@ def without_state(step: Step) -> Step:
 
 def healthy() -> World:
     """A world in which states were copied both ways, evicted, and loaded for a request."""
-    world = on_both_tiers("12")
+    world = on_both_tiers()
     world.insert("123", start=2)
     world.do(MatchPrefix(key=key("12")), EvictState(n=1), EvictState(n=1), LoadBack(key=key("12"), rid="q"))
     world.do(CopyDone(ticket="d:1.2"), Poll(loads=1), TakePages(rid="q", n=1))

@@ -62,9 +62,8 @@ def looked_at(judge: Any, view: View) -> set[str]:
     device, host = (Watched(*each, seen) for each in zip((view.device, view.host), made_from, strict=True))
     states = tuple(Watched(*each, seen) for each in zip(view.states, made_from, strict=False))
     pools = {pool.name: watched for pool, watched in zip(view.pools(), (device, host, *states), strict=True)}
-    watched = Watched(
-        view, IN_VIEW, seen, device=device, host=host, states=states, pool=pools.get, pools=lambda: tuple(pools.values())
-    )
+    inside = {"device": device, "host": host, "states": states, "pool": pools.get}
+    watched = Watched(view, IN_VIEW, seen, pools=lambda: tuple(pools.values()), **inside)
     with contextlib.suppress(Broken):
         judge(watched)
     return seen
