@@ -145,9 +145,8 @@ class View:
         self._take_nodes(state, old)
         self.root: Row = self.row.get(ROOT, NOWHERE)
         self.pins: dict[NodeId, int]
-        """How many receipts and copies name the KV of each node; likewise its state."""
-
         self.state_pins: dict[NodeId, int]
+        """How many receipts and copies name the KV of each node; likewise its state."""
 
         self.busy: dict[str, Busy]
         """All operations on the books in the order of submission, copies first."""
