@@ -221,7 +221,7 @@ def evicts_enough_states(change: AnyChange) -> int:
 
 @step("HC-STATE-20", "evict_state", "evict_host_state", "take_pages", "load_back", "insert", needs="victims")
 def inner_nodes_keep_kv(change: AnyChange) -> int:
-    """A victim among states that has children keeps its KV on that tier; a free leaf does not stay without state."""
+    """A victim among states that has children keeps its KV on that tier, and what it has on host if it is on device."""
     after, judged = change.after, 0
     if any(pool not in (STATE_DEVICE, STATE_HOST) for pool, _ in change.what.victims):
         return 0
@@ -234,6 +234,9 @@ def inner_nodes_keep_kv(change: AnyChange) -> int:
         kept = had is None or (has is not None and had[-len(has) :] == has)  # it may have been split in this step
         if inner and not kept:
             raise Broken.because(f"node {was.id} has children, and lost its KV with its state on {TIER[pool]}")
+        copied = was.host_state is not None and (STATE_HOST, digest) not in change.what.victims
+        if inner and pool == STATE_DEVICE and copied and now.host_state != was.host_state:
+            raise Broken.because(f"node {was.id} has children, and lost its state on host with that on device")
     return judged
 
 

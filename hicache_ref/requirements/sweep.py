@@ -259,6 +259,8 @@ class Sweep:
             self.tried.add(number)
             self.protected.clear()
         elif self._was_copied(row):
+            if now is None:
+                self.lost_ends.update({number} & self.on_host)
             if number in self.states[STATE_DEVICE]:
                 self.states[STATE_HOST].add(number)
                 self.free_host_states -= 1
