@@ -33,6 +33,8 @@ class LoadRules(BackupRules):
         """
         node = self.node_at(op.key)
         assert node is not None
+        if self.rules.load_matches:
+            self.touch(node.id)
         chain = self._host_only_chain(node)
         need = sum(len(each.key) for each in chain)
         gained = self.depth(node) - self.depth(self.resident_end(node))

@@ -147,6 +147,9 @@ class Rules(Frozen):
     match_stamps_states: Literal["end", "path"] = "end"
     """Whether a match makes the state at its end used, or those of all nodes of its path."""
 
+    load_matches: bool = False
+    """Whether a load makes its path used, whether or not there is room: its caller matches it first."""
+
     state_copy: Literal["submitted", "blocking"] = "submitted"
     """Whether the copy of a state for a request is submitted and ends later, or ends inside the step."""
 
@@ -297,7 +300,13 @@ _EARLY = _BEFORE_QUERY | _IN_PROGRESS | {"backup_scope": "node", "contiguity": F
 _FIRST = _EARLY | {"prefetch_capacity": "host_minus_device", "write_back_offers": False}
 _PREFIXES = {"backup_scope": "node_if_parent"}
 
-_HIMAMBA = _HIRADIX | _IN_PROGRESS | {"state_copy": "blocking", "match_stamps_states": "path"}
+_HIMAMBA = _HIRADIX | _IN_PROGRESS | {
+    "state_copy": "blocking",
+    "match_stamps_states": "path",
+    "load_matches": True,
+    "split_copies_hit_count": False,
+    "write_back_protects": False,
+}
 
 RULES: dict[str, Rules] = {
     "reference": Rules(),

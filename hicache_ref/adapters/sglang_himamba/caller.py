@@ -120,7 +120,8 @@ class HybridCaller(HybridObserver):
         try:
             refused = self._state_is_hopeless(not state) or self._device_room(op.n)
             if refused is None:
-                state = state or self.engine.take_state(None)
+                state = state or self.engine.take_state()
+                self.watch.settle()
                 refused = None if state else self._no_state()
         finally:
             if source is not None:
@@ -233,6 +234,8 @@ class HybridCaller(HybridObserver):
         if op.rid is not None and (op.rid in self.books.requests or op.rid in self.books.passes):
             return Invalid(why=f"request {op.rid} is in use")
         request = None if op.rid is None else Bag(rid=op.rid)
+        # As its scheduler does: what is loaded is what a match has just found, and has made used.
+        self.engine.match(op.key)
         try:
             return self.load(op, node, request)
         finally:
@@ -242,4 +245,17 @@ class HybridCaller(HybridObserver):
                 self.books.requests[op.rid] = Request((), state=(slot,))
 
     def _load_waits_for(self, op: ops.LoadBack, node: Any) -> tuple[str, ...]:
-        return tuple(sorted({*super()._load_waits_for(op, node), *self._no_state().wait_for}))
+        """Also the passes that hold slots, where even all evictable ones are too few."""
+        need = self._depth(node) - self._depth(self._resident(node))
+        if self._depth(node) - self._depth(self._device_end(node)) < self.engine.cache.load_back_threshold:
+            return ()
+        if op.quota is not None and need > op.quota:
+            return ()
+        states = self.engine.state_allocator.available_size() + int(self.engine.cache.mamba_evictable_size())
+        return self._no_state().wait_for if states < 1 + (op.rid is not None) else super()._load_waits_for(op, node)
+
+    @staticmethod
+    def _resident(node: Any) -> Any:
+        while node.value is None:
+            node = node.parent
+        return node
