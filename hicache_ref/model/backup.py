@@ -2,7 +2,7 @@
 
 from hicache_ref.model.evict import EvictRules
 from hicache_ref.model.state import Node, Ticket
-from hicache_ref.vocabulary.ids import ROOT, STATE, NodeId
+from hicache_ref.vocabulary.ids import KV, ROOT, STATE, NodeId
 from hicache_ref.vocabulary.operations import WriteBackup
 from hicache_ref.vocabulary.outcomes import Invalid, Refused, Submitted
 
@@ -28,7 +28,8 @@ class BackupRules(EvictRules):
         # tell
         if not tickets:
             return Refused(why="host full")
-        return Submitted(tickets=tuple(t.id for t in tickets), pages=sum(len(p.host) for t in tickets for p in t.parts))
+        pages = sum(len(part.host) for ticket in tickets for part in ticket.parts if part.component == KV)
+        return Submitted(tickets=tuple(ticket.id for ticket in tickets), pages=pages)
 
     def backup(self, node: Node) -> list[Ticket]:
         """As `on_write_backup`; stops at the first node for which there is no room on host.

@@ -194,9 +194,9 @@ class CopyRules(MatchRules):
             told |= self._lose(ticket.to, part)
         pins = self.state.tickets[ticket.id].pins
         del self.state.tickets[ticket.id]
-        self.unpin(pins)
         if ticket.to == "host":
             self._acknowledge(ticket.parts[:good])
+        self.unpin(pins)
         self.let_go(ticket.id, ticket.reads | ticket.writes)
         for part in ticket.parts if ticket.to != "request" else ():
             for node in self.owners(HOST[part.component], part.host):

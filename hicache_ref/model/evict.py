@@ -88,9 +88,15 @@ class EvictRules(CopyRules):
             self.update_leaf(number)
 
     def take_on_host(self, node: Node) -> tuple[Part, ...]:
-        """The node has room on host for what it lacks there, all of it or none; returns the parts of a copy of it."""
+        """The node has room on host for what it lacks there, all of it or none; returns the parts of a copy of it.
+
+        It is pinned while room is made, or a cascade from below could take it (HC-STATE-10).
+        """
         missing = self.lacking(node)
-        if not self.host_room(len(node.key) if KV in missing else 0, int(STATE in missing)):
+        pins = self.pin(node.id, evicted_too=True)
+        fits = self.host_room(len(node.key) if KV in missing else 0, int(STATE in missing))
+        self.unpin(pins)
+        if not fits or node.id not in self.state.nodes:
             return ()
         for each in missing:
             self.place(node, HOST[each], self.take(HOST[each], len(node.at[DEVICE[each]]), ("node", node.id)))
@@ -98,10 +104,8 @@ class EvictRules(CopyRules):
 
     def _write_back(self, node: Node) -> bool:
         """The node is on host only, its copy submitted or, under the blocking rule, ended; False if that cannot be."""
-        pins = self.pin(node.id, evicted_too=True)
         parts = self.take_on_host(node)
-        self.unpin(pins)
-        if not parts or node.id not in self.state.nodes:
+        if not parts:
             return False
         ticket = self.submit("host", node, parts, pinned=False)
         if self.rules.write_back_copy == "staged":
@@ -244,7 +248,7 @@ class EvictRules(CopyRules):
             return False
         if self.profile.state and not self.has_state(node):
             return True
-        return node.device is None and self.is_settled_on_host(node)
+        return node.device is None and self.is_settled_on_host(node) and not self.is_arriving_on_host(node)
 
 
 class Tally:

@@ -90,15 +90,18 @@ class HybridRules(InsertRules):
     def device_room(self, count: int, states: int = 0, *, for_copy: bool = False) -> Refused | None:
         """Also so many state slots."""
         if not self._can_free(STATE_DEVICE, states):
-            holders = self.holders_of_given_up(STATE_DEVICE)
-            return Refused(why="no state slot", wait_for=tuple(sorted(set(holders.values()))))
+            return self._no_slot()
         refused = super().device_room(count, for_copy=for_copy)
         if refused is None and self._short(STATE_DEVICE, states):
-            wait_for = self.evict_state(self._short(STATE_DEVICE, states)).wait_for
+            self.evict_state(self._short(STATE_DEVICE, states))
             if self._short(STATE_DEVICE, states):
                 self.facts.append("state_room_has_to_be_waited_for")
-                return Refused(why="no state slot", wait_for=wait_for)
+                return self._no_slot()
         return refused
+
+    def _no_slot(self) -> Refused:
+        holders = set(self.holders_of_given_up(STATE_DEVICE).values())
+        return Refused(why="no state slot", wait_for=tuple(sorted(holders)))
 
     def host_room(self, count: int, states: int = 0) -> bool:
         """Also so many state slots."""

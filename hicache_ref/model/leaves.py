@@ -40,8 +40,12 @@ class LeafRules(PageRules):
         """On host only, unlocked, childless, and no copy into it is on the books (HC-LEAF-02)."""
         if node.id == ROOT or node.children or KV_DEVICE in node.at or KV_HOST not in node.at or node.locks[KV]:
             return False
+        return not self.is_arriving_on_host(node)
+
+    def is_arriving_on_host(self, node: Node) -> bool:
+        """Whether an operation on the books writes a host copy of the node, KV or state."""
         copies = (KV_HOST, STATE_HOST) if self.profile.state else (KV_HOST,)
-        return not any(self.is_being_written(name, node.at[name]) for name in copies if name in node.at)
+        return any(self.is_being_written(name, node.at[name]) for name in copies if name in node.at)
 
     def is_being_written(self, pool_name: PoolName, pages: Pages) -> bool:
         """Whether an operation on the books writes `pages`, ended or not."""

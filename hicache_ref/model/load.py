@@ -12,10 +12,10 @@ class LoadRules(BackupRules):
 
     def requires_load_back(self, op: LoadBack) -> Invalid | None:
         """A host-only node ends at the key; of a hybrid model one whose state is on host and not on device."""
-        if op.rid is not None and (
-            not self.profile.state or op.rid in self.state.requests or op.rid in self.state.passes
-        ):
-            return Invalid(why=f"request {op.rid} is in use, or has no use for a state")
+        if op.rid is not None and not self.profile.state:
+            return Invalid(why="the model has no state")
+        if op.rid in self.state.requests or op.rid in self.state.passes:
+            return Invalid(why=f"request {op.rid} is in use")
         node = self.node_at(op.key)
         if node is None or (node.device is not None and not self._lacks_state(node)):
             return Invalid(why=f"no host-only node ends at {op.key}")
@@ -59,7 +59,7 @@ class LoadRules(BackupRules):
         return Submitted(tickets=(ticket.id,), pages=need)
 
     def _take_for_load(self, chain: list[Node], node: Node, rid: RequestId | None) -> tuple[Part, ...]:
-        """The chain has device pages, the node a state slot there, and so has the request, all from the host's copies."""
+        """The chain has device pages, the node a state slot, the request too; these are the parts of the copy."""
         for each in chain:
             self.place(each, KV_DEVICE, self.take(KV_DEVICE, len(each.key), ("node", each.id)))
         parts = [self.part(each, KV) for each in chain]

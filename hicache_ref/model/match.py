@@ -46,7 +46,7 @@ class MatchRules(TreeRules):
         return node
 
     def resident_end(self, node: Node) -> Node:
-        """The deepest resident node at or above, of a hybrid model one with its state; at least the root (HC-MATCH-01)."""
+        """The deepest resident node at or above, of a hybrid model with its state; at least the root (HC-MATCH-01)."""
         while KV_DEVICE not in node.at or (self.profile.state and STATE_DEVICE not in node.at):
             node = self.state.nodes[node.parent]
         return node

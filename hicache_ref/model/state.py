@@ -12,13 +12,9 @@ from pydantic.dataclasses import dataclass
 
 from hicache_ref.model.records import Record
 from hicache_ref.vocabulary.ids import (
-    DEVICE,
-    HOST,
     KV_DEVICE,
     KV_HOST,
     ROOT,
-    STATE_DEVICE,
-    STATE_HOST,
     Component,
     NodeId,
     PageHash,
@@ -224,12 +220,7 @@ class State:
 
 def fresh(profile: Profile) -> State:
     """The state of a cache that was just made: empty pools, and a root that is never evicted."""
-    sizes, components = profile.sizes, profile.components
-    all_counts = {
-        KV_DEVICE: sizes.device_pages, KV_HOST: sizes.host_pages,
-        STATE_DEVICE: sizes.device_states, STATE_HOST: sizes.host_states,
-    }  # fmt: skip
-    counts = {pool[component]: all_counts[pool[component]] for component in components for pool in (DEVICE, HOST)}
+    counts, components = profile.pool_sizes, profile.components
     root = Node(
         id=ROOT, parent=-1, key=(), extra=None, hashes=(), at=dict.fromkeys(counts, ()),
         locks=dict.fromkeys(components, 0), last=dict.fromkeys(components, 0), born=0, hits=0, priority=0, children={},

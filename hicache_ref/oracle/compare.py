@@ -251,7 +251,9 @@ class Comparison:
                         else f"the last page of [{view.names.get(actual, 'a key now gone')}]"
                     )
                     says = view.names.get(expected, "a request's key")
-                    raise Difference(requirement, f"{CALLED[pool_name]} {partner} holds {held}, expected that of [{says}]")
+                    raise Difference(
+                        requirement, f"{CALLED[pool_name]} {partner} holds {held}, expected that of [{says}]"
+                    )
 
 
 def _where(pool_name: PoolName) -> str:

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from hicache_ref.model.state import FREE
+from hicache_ref.requirements.busy import kv_pins
 from hicache_ref.requirements.change import Change, came_from
 from hicache_ref.requirements.locks import unpinned
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import NOWHERE, Row, View
-from hicache_ref.vocabulary.ids import ROOT, NodeId
+from hicache_ref.requirements.view import NOWHERE, Row, View, copy_in
+from hicache_ref.vocabulary.ids import HOST, KV, ROOT, STATE_DEVICE, STATE_HOST, NodeId, PoolName
 from hicache_ref.vocabulary.operations import Insert, Operation, Poll, SetWritePolicy, WriteBackup
 from hicache_ref.vocabulary.outcomes import Done, Inserted, Outcome, Polled, Submitted
 
@@ -29,12 +30,12 @@ def contiguity(view: View) -> int:
 
 def _copied_rows(change: Change[Any, Any]) -> Iterator[Row]:
     """The nodes for which the step submitted a backup, in order."""
-    held = change.after.host.held
+    after = change.after
     for effect in change.what.effects:
         if effect.kind == "copy_to_host":
-            for part in effect.parts:
-                owner = held.get(part.host[0], FREE)
-                yield change.after.row.get(owner[1], NOWHERE) if isinstance(owner[1], int) else NOWHERE
+            first = effect.parts[0]
+            owner = after.pool(HOST[first.component]).held.get(first.host[0], FREE)
+            yield after.row.get(owner[1], NOWHERE) if isinstance(owner[1], int) else NOWHERE
 
 
 @step("HC-BACKUP-02", "write_backup", "insert", told=("submitted", "inserted"))
@@ -52,7 +53,7 @@ def root_first(change: Change[WriteBackup | Insert, Submitted | Inserted]) -> in
         copies = [effect for effect in change.what.effects if effect.kind == "copy_to_host"]
         if told.tickets != tuple([effect.id for effect in copies]):
             raise Broken.because(f"tickets {told.tickets} are told, {[effect.id for effect in copies]} were submitted")
-        pages = sum([len(part.host) for effect in copies for part in effect.parts])
+        pages = sum([len(part.host) for effect in copies for part in effect.parts if part.component == KV])
         if told.pages != pages:
             raise Broken.because(f"{told.pages} pages are told, {pages} are copied")
     return len(copied)
@@ -98,10 +99,9 @@ def host_copy_is_coming(view: View) -> int:
 def is_losing(view: View, row: Row) -> bool:
     """Whether the row or one above it owns a page that some operation was to write and never will."""
     for each in view.up(row):
-        for busy in view.busy.values():
-            if each.device is not None and busy.lost(view.device.name).intersection(each.device):
-                return True
-            if each.host is not None and busy.lost(view.host.name).intersection(each.host):
+        for pool in view.pools():
+            pages = copy_in(each, pool.name)
+            if pages and any(busy.lost(pool.name).intersection(pages) for busy in view.busy.values()):
                 return True
     return False
 
@@ -120,16 +120,23 @@ def hits_and_threshold(change: Change[Insert, Inserted]) -> int:
         hits, counted = _expected_hits(change, row, depth)
         if row.hits != hits:
             raise Broken.because(f"node {row.id} counts {row.hits} hits, by the rules {hits}")
-        if counted and hits >= wanted and not _had_host_copy(before, row):
+        if counted and hits >= wanted:
             due.append(row)
     for row in due:
-        if row.host is None:
+        if lacking(row) and (STATE_HOST, row.hashes[-1]) not in change.what.victims:
             _must_lack_room(after, row, path)
     may = {each.id for row in due for each in after.up(row)}
     for row in _copied_rows(change):
         if row.id not in may:
             raise Broken.because(f"a backup of node {row.id} is submitted after {row.hits} of {wanted} hits")
     return len(path)
+
+
+def lacking(row: Row) -> tuple[int, int]:
+    """Pages and state slots that the resident row lacks on host; () stands for nothing."""
+    pages = len(row.key) if row.device is not None and row.host is None else 0
+    states = int(row.device_state is not None and row.host_state is None)
+    return (pages, states) if pages or states else ()  # type: ignore[return-value]
 
 
 def _expected_hits(change: Change[Insert, Inserted], row: Row, depth: int) -> tuple[int, bool]:
@@ -154,10 +161,22 @@ def _must_lack_room(after: View, row: Row, path: list[Row]) -> None:
         return
     first = row
     if scope == "chain":
-        first = next(each for each in path if each.host is None)
+        first = next(each for each in path if lacking(each))
     room = len(after.host.free) + reclaimable_host_pages(after)
-    if len(first.key) <= room:
+    pages, states = lacking(first)
+    if pages <= room and states <= state_room(after, STATE_HOST):
         raise Broken.because(f"node {row.id} is due for backup, {room} host pages could be had, and none is submitted")
+
+
+def state_room(view: View, pool: PoolName) -> int:
+    """How many state slots are free there, or hold the state of a node from which it may be taken."""
+    if not view.states:
+        return 0
+    slots, touched = view.pool(pool), view.pool(pool).touched
+    held = [(row.device_state if pool == STATE_DEVICE else row.host_state) for row in view.rows if not row.state_lock]
+    return len(slots.free) + sum(
+        [each is not None and (pool == STATE_DEVICE or each[0] not in touched) for each in held]
+    )
 
 
 def host_pages_for(view: View, wanted: int, kept: NodeId = ROOT) -> int:
@@ -177,7 +196,10 @@ def reclaimable_host_pages(view: View, kept: NodeId = ROOT) -> int:
         parts = [pages(child) for child in below.get(row.id, ())]
         total = sum(count for _, count in parts)
         goes = row.device is None and row.host is not None and not row.lock and all(gone for gone, _ in parts)
-        if not goes or row.id in pins or view.host.written.intersection(row.host or ()):
+        arrives = any(
+            pool.written.intersection(copy_in(row, pool.name) or ()) for pool in (view.host, *view.states[1:])
+        )
+        if not goes or row.id in pins or arrives:
             return False, total
         return True, total + len(row.key)
 
@@ -191,7 +213,7 @@ def copies_end_as_begun(change: Change[Poll | SetWritePolicy, Polled | Done]) ->
     undone: dict[NodeId, int] = {}
     if isinstance(told, Polled):
         for name in (*told.backups, *told.loads):
-            for _, number in before.tickets[name].pins:
+            for number in kv_pins(before.tickets[name]):
                 undone[number] = undone.get(number, 0) + 1
     elif before.tickets != after.tickets:
         raise Broken.because("a change of policy changed a running copy")

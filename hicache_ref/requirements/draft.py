@@ -7,7 +7,7 @@ from hicache_ref.requirements.prefetch import Reading, takes_draft
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.ids import TIER
+from hicache_ref.vocabulary.ids import KV, TIER
 from hicache_ref.vocabulary.outcomes import Done
 
 Copied = Change[ops.CopyDone | ops.CopyFailed, Done]
@@ -65,13 +65,13 @@ def draft_is_stored_behind_its_page(view: View) -> int:
 def draft_is_copied(change: Copied) -> int:
     """The draft pages of a copy's targets hold what those of its sources did; no other draft page changed."""
     op, before, after = change.op, change.before, change.after
-    if not before.profile.draft:
-        return 0
     ticket = before.tickets[op.ticket]
+    if not before.profile.draft or ticket.to == "request":
+        return 0
     good = op.first_failed if isinstance(op, ops.CopyFailed) else len(ticket.parts)
     source, target, now = _sides(change, ticket)
     expected = target.copy()
-    for part in ticket.parts[:good]:
+    for part in [part for part in ticket.parts[:good] if part.component == KV]:
         pairs = (part.device, part.host) if ticket.to == "host" else (part.host, part.device)
         for from_page, to_page in zip(*pairs, strict=True):
             expected[to_page] = source[from_page]

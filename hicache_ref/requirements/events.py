@@ -8,7 +8,7 @@ from hicache_ref.requirements.registry import Broken, step
 from hicache_ref.requirements.view import NOWHERE, View
 from hicache_ref.requirements.waited import EVICTING
 from hicache_ref.vocabulary.hashing import chain
-from hicache_ref.vocabulary.ids import KV_HOST, Medium, PageHash
+from hicache_ref.vocabulary.ids import KV, KV_HOST, Medium, PageHash
 from hicache_ref.vocabulary.operations import Operation, Progress
 from hicache_ref.vocabulary.outcomes import Outcome, Polled
 
@@ -164,7 +164,7 @@ def _copied_in_step(change: Published) -> Iterator[PageHash]:
     if change.op.op not in EVICTING or change.before.rules.write_back_copy != "blocking":
         return
     effects = [effect for effect in change.what.effects if effect.kind == "copy_to_host"]
-    read = {page for effect in effects for part in effect.parts for page in part.device}
+    read = {page for effect in effects for part in effect.parts if part.component == KV for page in part.device}
     for row in change.before.rows:
         if row.device is not None and not read.isdisjoint(row.device):
             yield from row.hashes

@@ -2,13 +2,16 @@
 
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.leaves import device_leaves, host_leaves
+from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, step
 from hicache_ref.requirements.sweep import answered, is_droppable, sweep_of
 from hicache_ref.requirements.view import Row, View
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, TIER, NodeId
+from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, STATE_HOST, TIER, NodeId, PoolName
 from hicache_ref.vocabulary.operations import (
     Evict,
     EvictHost,
+    EvictHostState,
+    EvictState,
     Insert,
     LoadBack,
     Poll,
@@ -18,8 +21,22 @@ from hicache_ref.vocabulary.operations import (
 )
 from hicache_ref.vocabulary.outcomes import Evicted, Outcome, Polled, Prefetching, Refused
 
-Making = Change[Evict | EvictHost | TakePages | LoadBack | Insert | WriteBackup | Prefetch | Poll, Outcome]
-_MAKE_ROOM = ("evict", "evict_host", "take_pages", "load_back", "insert", "write_backup", "prefetch", "poll")
+Making = Change[
+    Evict | EvictHost | EvictState | EvictHostState | TakePages | LoadBack | Insert | WriteBackup | Prefetch | Poll,
+    Outcome,
+]
+_MAKE_ROOM = (
+    "evict",
+    "evict_host",
+    "evict_state",
+    "evict_host_state",
+    "take_pages",
+    "load_back",
+    "insert",
+    "write_backup",
+    "prefetch",
+    "poll",
+)
 
 
 @step("HC-EVICT-01", *_MAKE_ROOM, needs="victims")
@@ -88,8 +105,11 @@ def nothing_is_lost(change: Making) -> int:
             orphans = [each.id for each in after.rows if each.parent == row.id]
             if orphans:
                 raise Broken.because(f"node {row.id} was dropped, nodes {orphans} below it were not")
+            if row.id in change.memo["lost_ends"]:
+                continue
             dropped_above = any(above.id in gone for above in change.before.up(row) if above is not row)
-            if row.host is not None and not dropped_above and (KV_HOST, row.hashes[-1]) not in change.what.victims:
+            evicted_later = any((pool, row.hashes[-1]) in change.what.victims for pool in (KV_HOST, STATE_HOST))
+            if row.host is not None and not dropped_above and not evicted_later:
                 raise Broken.because(f"node {row.id} was dropped, and it had a host copy")
     return len(taken)
 
@@ -109,14 +129,14 @@ def nothing_for_nothing(change: Making) -> int:
         return int(isinstance(told, Refused))
     rules = change.before.rules
     hopeless = rules.evict_host_for_hopeless
-    allowed = {KV_HOST} if hopeless else set()
+    allowed: set[PoolName] = {KV_HOST} if hopeless else set()
     if rules.evict_device_for_hopeless and isinstance(change.op, LoadBack):
         allowed.add(KV_DEVICE)
     if isinstance(told, Refused) and not told.wait_for:
         blamed = [digest for pool, digest in victims if pool not in allowed]
         if blamed:
             raise Broken.because(f"{len(blamed)} nodes were evicted, and the answer is {told.why}")
-    if victims[0][0] == KV_HOST and not hopeless and not _got_host_pages(change):
+    if victims[0][0] in (KV_HOST, STATE_HOST) and not hopeless and not _got_host_pages(change):
         raise Broken.because(f"{len(victims)} host nodes were evicted for what was not submitted")
     return 1
 
@@ -125,7 +145,7 @@ def _got_host_pages(change: Making) -> bool:
     """A backup was submitted, or a prefetch has all the host pages that it asked for."""
     wanted = _host_pages_wanted(change)
     if not isinstance(change.told, Prefetching | Polled):
-        return bool(wanted)
+        return bool(wanted) or any(effect.kind == "copy_to_host" for effect in change.what.effects)
     was, now = change.before.storage.records, change.after.storage.records
     return any(len(now[name].pages) == wanted for name in now if name not in was or not was[name].pages)
 
@@ -138,7 +158,7 @@ def _host_pages_wanted(change: Making) -> int:
     if record is not None:
         return len(record.hashes)
     copies = [effect for effect in change.what.effects if effect.kind == "copy_to_host"]
-    return sum(len(part.host) for effect in copies for part in effect.parts)
+    return sum(len(part.host) for effect in copies for part in effect.parts if part.component == KV)
 
 
 def _pages_short(change: Making) -> int:
@@ -170,6 +190,8 @@ def no_more_than_needed(change: Making) -> int:
         return 1
     else:
         short = _host_pages_wanted(change) - len(change.before.host.free)
+        if short <= 0 and change.before.states and change.before.policy == "write_back":
+            return 1  # what room was made for has left with what was evicted for it
         if short <= 0:
             raise Broken.because(f"host nodes of {host} pages were evicted while enough pages were free")
         if change.before.rules.eviction_asks == "need":
@@ -184,16 +206,21 @@ def no_is_well_founded(change: Change[TakePages | LoadBack, Refused]) -> int:
     """Room is refused only where free and evictable pages are too few, or what was given up is still touched."""
     op, before, after, told = change.op, change.before, change.after, change.told
     path: set[NodeId] = set()
+    if before.states and not _has_state_room(change):
+        return 0
     if isinstance(op, LoadBack):
         found = before.cached(change.hashes)
         path = {row.id for row, _ in found}
         need = sum([row.device is None for row, _ in found])
-        if need * before.profile.sizes.page_size < before.profile.sizes.load_back_threshold:
+        gained = len(found) - ends(before, change.hashes).device
+        if gained * before.profile.sizes.page_size < before.profile.sizes.load_back_threshold:
             return 0
         if op.quota is not None and need > op.quota:
             return 0
     else:
         need = op.n
+        if op.prefix is not None:
+            path = {row.id for row, _ in before.cached(before.hashes_of(op.prefix))}
     evictable = sum([len(row.device or ()) for row in before.rows if not row.lock and row.id not in path])
     short = need - len(before.device.free)
     given_up = {page: after.device.touched[page] for page in after.device.unheld if page in after.device.touched}
@@ -207,6 +234,13 @@ def no_is_well_founded(change: Change[TakePages | LoadBack, Refused]) -> int:
     if told.wait_for != holders:
         raise Broken.because(f"a request for {need} pages is to wait for {told.wait_for}, expected {holders}")
     return 1
+
+
+def _has_state_room(change: Change[TakePages | LoadBack, Refused]) -> bool:
+    """Whether the state slots that the step asks for are free before and after, so that KV alone was short."""
+    op = change.op
+    wanted = 1 + (op.rid is not None) if isinstance(op, LoadBack) else int(op.rid not in change.before.requests)
+    return wanted <= min(len(change.before.states[0].free), len(change.after.states[0].free))
 
 
 def _keepers(view: View, path: set[NodeId]) -> set[str]:
@@ -229,7 +263,9 @@ def written_back_where_there_is_room(change: Making) -> int:
         return 0
     judged = 0
     for taken in sweep_of(change):
-        if taken.pool == KV_HOST or taken.row.host is not None or taken.stayed:
+        if taken.pool != KV_DEVICE or taken.row.host is not None or taken.stayed:
+            continue
+        if taken.row.id in change.memo["lost_ends"]:
             continue
         judged += 1
         if not taken.copied and len(taken.row.key) <= taken.host_room:

@@ -3,7 +3,7 @@
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, step
 from hicache_ref.requirements.view import Row, View
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, NodeId, Pages
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, STATE_DEVICE, STATE_HOST, NodeId, Pages
 from hicache_ref.vocabulary.operations import Poll
 from hicache_ref.vocabulary.outcomes import Polled
 
@@ -24,6 +24,8 @@ def the_rest_is_spared(change: Change[Poll, Polled]) -> int:
         if row.hashes[-1] in evicted:
             continue
         now = after.row.get(row.id)
+        if now is None and before.states and _is_dead_end(change, row):
+            continue
         has_host = now is not None and _has(now.host, row.host)
         has_device = now is not None and _has(now.device, row.device)
         if row.id not in lost_device:
@@ -34,6 +36,19 @@ def the_rest_is_spared(change: Change[Poll, Polled]) -> int:
         elif not (has_host or no_host) and row.parent in after.row and _is_sound(before, row, applied):
             raise Broken.because(f"node {row.id} left with a failed load, and its host copy was good")
     return len(before.rows)
+
+
+def _is_dead_end(change: Change[Poll, Polled], row: Row) -> bool:
+    """Of a hybrid model: nothing that hung below the row is left, and its states were to be filled in vain."""
+    before, told = change.before, change.told
+    lost = {
+        (pool.name, slot)
+        for pool in before.states
+        for name in (*told.backups, *told.loads)
+        for slot in before.busy[name].lost(pool.name)
+    }
+    held = [(STATE_DEVICE, slot) for slot in row.device_state or ()] + [(STATE_HOST, s) for s in row.host_state or ()]
+    return lost.issuperset(held) and not any(each.parent == row.id for each in change.after.rows)
 
 
 def _has(now: Pages | None, was: Pages | None) -> bool:

@@ -17,6 +17,8 @@ def host_leaves(view: View) -> set[NodeId]:
     inner = {row.parent for row in view.rows}
     inner |= view.storage_pins
     written = view.host.written
+    if view.states and view.states[1].written:
+        inner |= {row.id for row in view.rows if view.states[1].written.intersection(row.host_state or ())}
     return {
         row.id
         for row in view.rows

@@ -4,11 +4,12 @@ from typing import Any
 
 from hicache_ref.model.records import BackupEnded, PrefetchAnswered, PrefetchEnded, PrefetchQueued
 from hicache_ref.model.state import FREE
+from hicache_ref.requirements.busy import kv_pins
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.holders import StorageView
 from hicache_ref.requirements.registry import Broken, eventually, step
 from hicache_ref.requirements.store import to_be_stored
-from hicache_ref.requirements.view import View
+from hicache_ref.requirements.view import View, copy_in
 from hicache_ref.vocabulary.ids import ROOT, TIER
 from hicache_ref.vocabulary.operations import Attach, ClearStorage, Detach, Reset
 from hicache_ref.vocabulary.outcomes import Done, Outcome, Refused
@@ -23,7 +24,7 @@ def nothing_pends(view: View) -> int:
         for page, owner in enumerate(pool.owner):
             if owner[0] in ("op", "prefetch", "queue"):
                 raise Broken.because(f"{TIER[pool.name]} page {page} still belongs to {owner[0]} {owner[1]}")
-    receipts = [number for receipt in view.receipts.values() for _, number in receipt.pins]
+    receipts = [number for receipt in view.receipts.values() for number in kv_pins(receipt)]
     for row in view.rows:
         if row.lock != receipts.count(row.id):
             raise Broken.because(f"node {row.id} has lock count {row.lock}, {receipts.count(row.id)} receipts name it")
@@ -165,7 +166,7 @@ def all_can_be_freed(view: View) -> int:
     if locked:
         raise Broken.because(f"nodes {locked} are locked, and nobody holds a receipt")
     for pool in view.pools():
-        in_nodes = {page for row in view.rows for page in (row.device if pool is view.device else row.host) or ()}
+        in_nodes = {page for row in view.rows for page in copy_in(row, pool.name) or ()}
         lost = set(range(pool.size)) - in_nodes - set(pool.free)
         if lost:
             raise Broken.because(f"{TIER[pool.name]} pages {sorted(lost)} can never be freed")

@@ -1,9 +1,12 @@
 """LOAD: a load fills exactly what was on host only, from sources that stay, or nothing happens."""
 
+from hicache_ref.requirements.busy import kv_pins
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.locks import unpinned
+from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import View
+from hicache_ref.vocabulary.ids import KV
 from hicache_ref.vocabulary.operations import LoadBack
 from hicache_ref.vocabulary.outcomes import Refused, Submitted
 
@@ -30,7 +33,7 @@ def sources_are_pinned(view: View) -> int:
     for name, ticket in view.tickets.items():
         if ticket.to != "device":
             continue
-        pinned = {number for _, number in ticket.pins}
+        pinned = set(kv_pins(ticket))
         for page in view.busy[name].host_reads:
             judged += 1
             owner = view.host.held.get(page)
@@ -65,7 +68,8 @@ def one_copy_fills_the_chain(change: Change[LoadBack, Submitted]) -> int:
         if row.device is None and row.host is not None
     ]
     copies = [effect for effect in change.what.effects if effect.kind == "copy_to_device"]
-    got = [pair for effect in copies for part in effect.parts for pair in zip(part.device, part.host, strict=False)]
+    parts = [part for effect in copies for part in effect.parts if part.component == KV]
+    got = [pair for part in parts for pair in zip(part.device, part.host, strict=False)]
     if len(copies) != 1 or got != wanted:
         raise Broken.because(f"the load copies (device, host) pages {got}, not {wanted}")
     if told.tickets != (copies[0].id,) or told.pages != len(wanted) or copies[0].id not in after.tickets:
@@ -80,10 +84,13 @@ def limits(change: Change[LoadBack, Submitted | Refused]) -> int:
     need = sum([row.device is None for row, _ in before.cached(change.hashes)])
     sizes = before.profile.sizes
     over = op.quota is not None and need > op.quota
-    limited = need * sizes.page_size < sizes.load_back_threshold or over
+    gained = len(before.cached(change.hashes)) - ends(before, change.hashes).device
+    limited = gained * sizes.page_size < sizes.load_back_threshold or over
     refused = isinstance(change.told, Refused)
     if limited and not refused:
         raise Broken.because(f"a load of {need} pages was submitted against threshold or quota")
-    if refused and not limited and need <= len(before.device.free):
+    states = 1 + (op.rid is not None) if before.states else 0
+    fits = need <= len(before.device.free) and (not states or states <= len(before.states[0].free))
+    if refused and not limited and fits:
         raise Broken.because(f"a load of {need} pages was refused, {len(before.device.free)} device pages were free")
     return 1

@@ -3,10 +3,12 @@
 from typing import Any
 
 from hicache_ref.model.state import FREE, Ticket
+from hicache_ref.requirements.busy import kv_pins
 from hicache_ref.requirements.change import Change, came_from
+from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import View
-from hicache_ref.vocabulary.ids import ROOT, NodeId
+from hicache_ref.vocabulary.ids import KV, ROOT, NodeId
 from hicache_ref.vocabulary.operations import Lock, Operation, Unlock
 from hicache_ref.vocabulary.outcomes import Done, Outcome, Polled
 
@@ -46,8 +48,9 @@ def unpinned(view: View, ticket: Ticket) -> list[NodeId]:
     """Nodes that own a page which the copy writes, or are above such a node, and are not named by it."""
     to_host = ticket.to == "host"
     held = (view.host if to_host else view.device).held
-    owners = {held.get(page, FREE)[1] for part in ticket.parts for page in (part.host if to_host else part.device)}
-    pinned = {number for _, number in ticket.pins}
+    kv = [part for part in ticket.parts if part.component == KV]
+    owners = {held.get(page, FREE)[1] for part in kv for page in (part.host if to_host else part.device)}
+    pinned = set(kv_pins(ticket))
     rows = [row for owner in owners if isinstance(owner, int) for row in view.up(view.row[owner])]
     return list(dict.fromkeys([row.id for row in rows if row.id not in pinned]))
 
@@ -70,9 +73,9 @@ def receipt_is_exact(change: Change[Lock | Unlock, Done]) -> int:
     if held is None or (receipt in change.before.receipts) == locking or (receipt in change.after.receipts) != locking:
         raise Broken.because(f"receipt {receipt} was not {'given' if locking else 'used up'}")
     if locking:
-        _names_the_path(change, [number for _, number in held.pins])
+        _names_the_path(change, kv_pins(held))
     named: dict[NodeId, int] = {}
-    for _, number in held.pins:
+    for number in kv_pins(held):
         named[number] = named.get(number, 0) + (1 if locking else -1)
     for number, by in _moved(change).items():  # type: ignore[arg-type]
         if by != named.get(number, 0):
@@ -83,6 +86,9 @@ def receipt_is_exact(change: Change[Lock | Unlock, Done]) -> int:
 def _names_the_path(change: Change[Any, Done], names: list[NodeId]) -> None:
     """The receipt names each node from the end that was asked for up to the root that the rules let it pin."""
     found = change.after.cached(change.hashes)
+    if change.op.at != "node":
+        reach = ends(change.after, change.hashes)
+        found = found[: reach.device if change.op.at == "device" else reach.best]
     path = list(change.after.up(found[-1][0])) if found else []
     if change.op.at == "device" or change.after.rules.lock_evicted == "skip":
         path = [row for row in path if row.device is not None]
@@ -98,6 +104,10 @@ def locked_stays(change: Change[Operation, Outcome]) -> int:
     for row in change.before.rows:
         if not row.lock or row.device is None:
             continue
+        if isinstance(change.op, Unlock) and row.lock == kv_pins(change.before.receipts[change.op.receipt]).count(
+            row.id
+        ):
+            continue  # the last pin is taken, and with it a leaf without state may go
         judged += 1
         now = after.get(row.id)
         kept = now.device if now is not None else None
@@ -113,7 +123,7 @@ def _must_be_told(change: Change[Operation, Outcome], number: NodeId) -> None:
         return
     lost = told.lost if isinstance(told, Polled) else ()
     for receipt in change.before.receipts.values():
-        if any(name == number for _, name in receipt.pins) and receipt.id not in lost:
+        if number in kv_pins(receipt) and receipt.id not in lost:
             raise Broken.because(f"node {number} lost its device copy under receipt {receipt.id}")
     if not isinstance(told, Polled):
         raise Broken.because(f"node {number} lost its device copy while a copy pinned it")

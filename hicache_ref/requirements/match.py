@@ -1,5 +1,7 @@
 """MATCH: what a look-up tells is what was cached, and it changes nothing but recency and node ends."""
 
+from typing import NamedTuple
+
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, step
 from hicache_ref.requirements.view import View
@@ -18,6 +20,26 @@ def _depth(key: Key, longer: Key, view: View) -> int:
     return view.page_count(key)
 
 
+class Ends(NamedTuple):
+    """How many pages of a key lie above its device end and its best end, and on how many KV is resident."""
+
+    device: int
+    best: int
+    resident: int
+
+
+def ends(view: View, hashes: tuple[PageHash, ...]) -> Ends:
+    """Where a match of these pages ends: of a hybrid model at nodes with a state (HC-STATE-03)."""
+    found = view.cached(hashes)
+    resident = sum([row.device is not None for row, _ in found])
+    if not view.profile.state:
+        return Ends(resident, len(found), resident)
+    whole = [(at, row) for at, (row, index) in enumerate(found, 1) if index + 1 == len(row.hashes)]
+    best = max([at for at, row in whole if row.has_state], default=0)
+    device = max([at for at, row in whole if row.device is not None and row.device_state is not None], default=0)
+    return Ends(device, best, resident)
+
+
 @step("HC-MATCH-01", "match_prefix")
 def ends_fit(change: Match) -> int:
     """The device pages are as many as the last device node is deep, and all ends are on one path."""
@@ -34,15 +56,15 @@ def ends_fit(change: Match) -> int:
 def longest_prefix(change: Match) -> int:
     """The match is the longest cached prefix in whole pages, as it was before."""
     told, before = change.told, change.before
-    found = before.cached(change.hashes)
-    device = tuple([row.device[at] for row, at in found if row.device is not None])
+    found, reach = before.cached(change.hashes), ends(before, change.hashes)
+    device = tuple([row.device[at] for row, at in found[: reach.device] if row.device is not None])
     if told.device != device:
         raise Broken.because(f"device pages {told.device} are told, {device} hold the key")
-    if told.host_hit != len(found) - len(device) or told.branching:
-        raise Broken.because(f"{told.host_hit} pages are told to be on host only, {len(found) - len(device)} are")
-    if before.page_count(told.best) != len(found):
-        raise Broken.because(f"{told.best} is told to be the best end, {len(found)} pages are cached")
-    deepest = len(found)
+    if told.host_hit != reach.best - len(device):
+        raise Broken.because(f"{told.host_hit} pages are told to be on host only, {reach.best - len(device)} are")
+    if before.page_count(told.best) != reach.best:
+        raise Broken.because(f"{told.best} is told to be the best end, {reach.best} pages are cached")
+    deepest = reach.best
     if before.rules.last_host_node == "backed":
         while deepest and found[deepest - 1][0].host is None:
             deepest -= 1
@@ -58,6 +80,8 @@ def path_is_used(change: Change[MatchPrefix | Lock | Insert, Matched | Done | In
         return 0
     after = change.after
     found = after.cached(change.hashes)
+    if not isinstance(change.op, Insert):
+        found = found[: ends(after, change.hashes).best]
     if not found:
         return 0
     path = list(after.up(found[-1][0]))
@@ -77,7 +101,7 @@ def looking_changes_nothing(change: Match) -> int:
     before, after = change.before, change.after
     same_nodes = before.row.keys() == after.row.keys()
     if same_nodes:
-        kept = all(row[:-1] == after.row[row.id][:-1] for row in before.rows)
+        kept = all(row[:-2] == after.row[row.id][:-2] for row in before.rows)
     else:
         kept = _by_page(before) == _by_page(after)
     if not kept:

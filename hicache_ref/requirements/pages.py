@@ -4,8 +4,8 @@ from hicache_ref.model.state import FREE, Owner
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.holders import PoolView
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import View
-from hicache_ref.vocabulary.ids import TIER, Pages
+from hicache_ref.requirements.view import View, copy_in
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, KV_POOLS, STATE_DEVICE, TIER, Pages
 from hicache_ref.vocabulary.operations import GiveBack, TakePages
 from hicache_ref.vocabulary.outcomes import Done, Took
 
@@ -13,11 +13,12 @@ from hicache_ref.vocabulary.outcomes import Done, Took
 def _claims(view: View, pool: PoolView) -> list[tuple[Pages, Owner]]:
     """Who says to hold what, one entry a holder."""
     claims: list[tuple[Pages, Owner]] = [((page,), FREE) for page in pool.free]
-    for row in view.rows:
-        held = row.device if pool is view.device else row.host
-        claims.append((held or (), ("node", row.id)))
-    if pool is view.device:
+    claims.extend((copy_in(row, pool.name) or (), ("node", row.id)) for row in view.rows)
+    if pool.name == KV_DEVICE:
         claims.extend((request.pages, ("request", request.id)) for request in view.requests.values())
+    elif pool.name == STATE_DEVICE:
+        claims.extend((request.state, ("request", request.id)) for request in view.requests.values())
+    if pool.name != KV_HOST:
         return claims
     waiting = filter(None, map(view.storage.prefetch, view.storage.open.values()))
     claims.extend((record.pages, ("prefetch", record.id)) for record in waiting)
@@ -26,7 +27,7 @@ def _claims(view: View, pool: PoolView) -> list[tuple[Pages, Owner]]:
 
 
 def _named(pool: PoolView, page: int) -> str:
-    return f"{TIER[pool.name]} page {page}"
+    return f"{TIER[pool.name]} {'page' if pool.name in KV_POOLS else 'state slot'} {page}"
 
 
 def _owner_text(owner: Owner | None) -> str:
@@ -64,14 +65,14 @@ def _no_orphan(pool: PoolView) -> int:
 
 @always("HC-PAGE-02", "nodes", "owners", "requests")
 def no_device_orphan(view: View) -> int:
-    """Every device page has a holder, or was left to an operation."""
-    return _no_orphan(view.device)
+    """Every device page has a holder, or was left to an operation; likewise every state slot there."""
+    return sum([_no_orphan(pool) for pool in (view.device, *view.states[:1])])
 
 
 @always("HC-PAGE-03", "nodes", "owners", "storage")
 def no_host_orphan(view: View) -> int:
-    """Every host page has a holder, or was left to an operation."""
-    return _no_orphan(view.host)
+    """Every host page has a holder, or was left to an operation; likewise every state slot there."""
+    return sum([_no_orphan(pool) for pool in (view.host, *view.states[1:])])
 
 
 @always("HC-PAGE-04", "nodes", "owners", "requests", "books", "storage")

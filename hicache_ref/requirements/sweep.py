@@ -4,9 +4,19 @@ from typing import Any, NamedTuple
 
 from hicache_ref.model.records import Record
 from hicache_ref.requirements.change import Change
-from hicache_ref.requirements.view import NOWHERE, Row, View
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, NodeId, PageHash, PoolName
-from hicache_ref.vocabulary.operations import Insert, LoadBack, Poll, Prefetch
+from hicache_ref.requirements.view import NOWHERE, Row, View, copy_in
+from hicache_ref.vocabulary.ids import (
+    KV,
+    KV_DEVICE,
+    KV_HOST,
+    STATE,
+    STATE_DEVICE,
+    STATE_HOST,
+    NodeId,
+    PageHash,
+    PoolName,
+)
+from hicache_ref.vocabulary.operations import Insert, LoadBack, Poll, Prefetch, TakePages
 from hicache_ref.vocabulary.outcomes import Polled
 from hicache_ref.vocabulary.profile import Rules
 
@@ -64,13 +74,21 @@ class Sweep:
         self.children = {number: {each.id for each in rows} for number, rows in before.below().items()}
         self.locks = {row.id: row.lock for row in before.rows}
         self.last = {row.id: row.last for row in before.rows}
-        written = before.host.written
-        self.settled = {row.id for row in before.rows if row.host is None or not written.intersection(row.host)}
+        self.states: dict[PoolName, set[NodeId]] = {
+            STATE_DEVICE: {row.id for row in before.rows if row.device_state is not None},
+            STATE_HOST: {row.id for row in before.rows if row.host_state is not None},
+        }
+        self.state_locks = {row.id: row.state_lock for row in before.rows}
+        self.lost_ends: set[NodeId] = set()
+        """Leaves that left the tree with their host copy, for their state had none."""
+
+        self.settled = {row.id for row in before.rows if not arrives_on_host(before, row)}
         self.pins = set(before.storage_pins)
         self.protected: set[NodeId] = set()
         """Nodes that the eviction has backed up itself, where the rule write_back_protects says so."""
 
         self.free_host = len(before.host.free)
+        self.free_host_states = len(before.states[1].free) if before.states else 0
         self.tried: set[NodeId] = set()
         self.unsure: set[NodeId] = set()
         self.taken: list[Taken] = []
@@ -81,8 +99,14 @@ class Sweep:
         """What the operation did before its first eviction: it pinned its path or anchor, or revived its path."""
         op = self.change.op
         if isinstance(op, LoadBack):
-            for row, _ in self.before.cached(self.change.hashes):
+            for row, at in self.before.cached(self.change.hashes):
                 self.locks[row.id] = row.lock + 1
+                if at + 1 == len(row.hashes) and row.hashes[-1] == self.change.hashes[-1]:
+                    self.state_locks[row.id] += 1
+        elif isinstance(op, TakePages) and op.prefix is not None:
+            for row, _ in self.before.cached(self.before.hashes_of(op.prefix)):
+                self.locks[row.id] = row.lock + 1
+                self.state_locks[row.id] = row.state_lock + (row.hashes[-1] == self.before.hashes_of(op.prefix)[-1])
         elif isinstance(op, Insert):
             for row, at in self.before.cached(self.change.hashes):
                 self.last[row.id] = self.before.clock + 1
@@ -96,7 +120,7 @@ class Sweep:
     def _replay(self, victims: tuple[tuple[PoolName, PageHash], ...]) -> None:
         pending: Row | None = None
         for pool, digest in victims:
-            if pool == KV_DEVICE:
+            if pool in (KV_DEVICE, STATE_DEVICE):
                 self._settle(pending)
                 pending = None
             row, index = self.before.where.get(digest, (NOWHERE, 0))
@@ -104,16 +128,58 @@ class Sweep:
                 self.taken.append(Taken(row, pool, False, False, (), (), False, False, 0))
                 continue
             self._take(row, pool)
-            if pool == KV_HOST:
+            if pool == STATE_HOST and row.id not in self._host_leaves():
+                self._drop_state(row.id, pool)
+            elif pool in (KV_HOST, STATE_HOST):
                 self.free_host += len(row.host or ())
                 self._remove(row.id)
-            elif row.id in self.on_host:
+            elif pool == STATE_DEVICE and (self.children.get(row.id) or self._is_in_use(row.id)):
+                self._drop_state(row.id, pool)
+            elif row.id in self.on_host and not self._lacks_state(row.id):
                 self._settle(row)
             else:
                 pending = row
+                self.locks[row.id] += 1  # it is pinned while room is made for it
         self._settle(pending)
 
+    # -- of a hybrid model ------------------------------------------------------------------------------------------
+
+    def _lacks_state(self, number: NodeId) -> bool:
+        """Whether its state is on device and not on host."""
+        return number in self.states[STATE_DEVICE] and number not in self.states[STATE_HOST]
+
+    def _is_in_use(self, number: NodeId) -> bool:
+        return bool(self.locks[number]) or number in self.pins
+
+    def _drop_state(self, number: NodeId, pool: PoolName) -> None:
+        self.states[pool].discard(number)
+        self._prune(number)
+
+    def _prune(self, number: NodeId) -> None:
+        """A leaf without state has left unless something pins it, and so upward."""
+        if not self.before.states or number not in self.row or self.children.get(number):
+            return
+        if not self._is_in_use(number) and not any(number in held for held in self.states.values()):
+            self.free_host += len(self.row[number].host or ()) if number in self.on_host else 0
+            self.lost_ends.add(number)
+            self._remove(number)
+
+    def _may_lose_state(self, pool: PoolName) -> set[NodeId]:
+        """The nodes whose state there may be taken."""
+        touched = self.before.pool(pool).touched if pool == STATE_HOST else ()
+        slots = {row.id: (copy_in(row, pool) or (-1,))[0] for row in self.before.rows}
+        return {n for n in self.states[pool] if not self.state_locks[n] and slots[n] not in touched}
+
+    # ---------------------------------------------------------------------------------------------------------------
+
     def _take(self, row: Row, pool: PoolName) -> None:
+        mine: Rank = (row.state_last,)
+        if pool in self.states:
+            may = self._may_lose_state(pool)
+            least = min([(self.row[number].state_last,) for number in may], default=mine)
+            held = bool(self.state_locks[row.id])
+            self.taken.append(Taken(row, pool, row.id in may, held, mine, least, False, False, 0))
+            return
         leaves = self._device_leaves() if pool == KV_DEVICE else self._host_leaves()
         rank = self._rank(row.id)
         least = min([self._rank(number) for number in leaves], default=rank)
@@ -127,6 +193,8 @@ class Sweep:
         """Whether the victim was copied, and how much room there was for it."""
         if pool == KV_HOST or row.host is not None or self.before.policy != "write_back":
             return False, 0
+        if self._lacks_state(row.id) and self.free_host_states <= 0:
+            return self._was_copied(row), 0
         tops = [number for number in self.row if self.row[number].parent not in self.row]
         return self._was_copied(row), self.free_host + sum([self._reclaimable(number)[1] for number in tops])
 
@@ -169,25 +237,40 @@ class Sweep:
             return
         number = row.id
         now = self.change.after.row.get(number)
-        if number in self.on_host:
-            self.resident.discard(number)
+        if number not in self.on_host or self._lacks_state(number):
+            self.locks[number] -= 1
+            self._prune(number)
+            if number not in self.row:
+                return
+        if number in self.on_host and not self._lacks_state(number):
+            self._leave_device(number)
         elif now is not None and now.device is not None:
             self.tried.add(number)
             self.protected.clear()
         elif self._was_copied(row):
-            self.resident.discard(number)
-            self.on_host.add(number)
+            if number in self.states[STATE_DEVICE]:
+                self.states[STATE_HOST].add(number)
+                self.free_host_states -= 1
+            self._leave_device(number)
             self._pin_offered(row)
-            self.free_host -= len(row.key)
+            self.free_host -= len(row.key) if number not in self.on_host else 0
+            self.on_host.add(number)
             if self.before.rules.write_back_protects:
                 self.protected.add(number)
             if self.before.rules.write_back_copy == "staged":
                 self.settled.discard(number)
             if now is None and (KV_HOST, row.hashes[-1]) not in self.change.what.victims:
                 self._doubt(number)
+        elif number in self.on_host and self.children.get(number):
+            self._leave_device(number)
         else:
             self.protected.clear()
+            self.lost_ends.update({number} & self.on_host)
             self._remove(number)
+
+    def _leave_device(self, number: NodeId) -> None:
+        self.resident.discard(number)
+        self.states[STATE_DEVICE].discard(number)
 
     def _pin_offered(self, row: Row) -> None:
         """A copy that ended inside the step may have been offered to storage at once; that write pins what it reads."""
@@ -197,8 +280,9 @@ class Sweep:
                 self.pins.update([where[digest][0].id for digest in record.hashes if digest in where])
 
     def _was_copied(self, row: Row) -> bool:
+        mine = {KV: row.device, STATE: row.device_state}
         return any(
-            effect.kind == "copy_to_host" and any(part.device == row.device for part in effect.parts)
+            effect.kind == "copy_to_host" and any(part.device == mine[part.component] for part in effect.parts)
             for effect in self.change.what.effects
         )
 
@@ -211,17 +295,23 @@ class Sweep:
     def _remove(self, number: NodeId) -> None:
         for child in list(self.children.get(number, ())):
             self._remove(child)
-        self.children.get(self.row[number].parent, set()).discard(number)
-        for kept in (self.resident, self.on_host, self.unsure):
+        if number not in self.row:
+            return
+        above = self.row[number].parent
+        self.children.get(above, set()).discard(number)
+        for kept in (self.resident, self.on_host, self.unsure, *self.states.values()):
             kept.discard(number)
         self.row.pop(number)
+        self._prune(above)
 
 
 def sweep_of(change: Change[Any, Any]) -> list[Taken]:
     """The victims of the step; replayed once a step. Those of a poll that did other things before are left out."""
     if "sweep" not in change.memo:
         replayable = not isinstance(change.op, Poll) or answered(change) is not None
-        change.memo["sweep"] = Sweep(change).taken if replayable else []
+        sweep = Sweep(change) if replayable else None
+        change.memo["sweep"] = sweep.taken if sweep is not None else []
+        change.memo["lost_ends"] = sweep.lost_ends if sweep is not None else set()
     taken: list[Taken] = change.memo["sweep"]
     return taken
 
@@ -232,6 +322,13 @@ def answered(change: Change[Any, Any]) -> Record | None:
     if not isinstance(told, Polled) or told.backups or told.loads or len(told.answers) != 1:
         return None
     return change.before.storage.records.get(told.answers[0])
+
+
+def arrives_on_host(view: View, row: Row) -> bool:
+    """Whether an operation on the books writes a host copy of the row, KV or state."""
+    if row.host is not None and view.host.written.intersection(row.host):
+        return True
+    return row.host_state is not None and not view.states[1].written.isdisjoint(row.host_state)
 
 
 def is_droppable(view: View, row: Row, below: dict[NodeId, list[Row]]) -> bool:

@@ -2,17 +2,14 @@
 
 from hicache_ref.model.state import Pass, Ticket
 from hicache_ref.requirements.backup import is_losing
-from hicache_ref.requirements.busy import NO_PAGES
+from hicache_ref.requirements.busy import NO_PAGES, NO_SLOTS, Touched, moves
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.effects import Effect
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, TIER, PageHash, PoolName
+from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, STATE, STATE_DEVICE, STATE_HOST, TIER, PageHash, PoolName
 from hicache_ref.vocabulary.operations import CopyDone, CopyFailed, ForwardDone, Operation, Poll
 from hicache_ref.vocabulary.outcomes import Done, Outcome, Polled
-
-Touched = tuple[frozenset[int], frozenset[int], frozenset[int], frozenset[int]]
-"""Device pages read and written, host pages read and written."""
 
 
 @always("HC-XFER-01", "owners", "books", about="books")
@@ -48,25 +45,35 @@ def polled_in_order(change: Change[Poll, Polled]) -> int:
 
 def _touches(effect: Effect) -> Touched:
     """What an effect reads and writes, from its page lists."""
-    none = NO_PAGES
+    none, slots = NO_PAGES, (NO_SLOTS, NO_SLOTS)
     if effect.kind == "run_forward":
-        return frozenset(effect.reads), frozenset(effect.writes), none, none
+        changes = frozenset([(STATE_DEVICE, slot) for slot in effect.state])
+        return frozenset(effect.reads), frozenset(effect.writes), none, none, NO_SLOTS, changes
+    if effect.kind == "copy_on_device":
+        source, target = ([(STATE_DEVICE, slot) for slot in side] for side in (effect.source, effect.target))
+        return none, none, none, none, frozenset(source), frozenset(target)
     if effect.kind == "storage_read" or effect.kind == "storage_write":
         batch = frozenset(effect.pages)
-        return (none, none, none, batch) if effect.kind == "storage_read" else (none, none, batch, none)
-    if effect.kind == "storage_query" or effect.kind == "storage_cancel" or effect.kind == "copy_on_device":
-        return none, none, none, none
-    device = frozenset([page for part in effect.parts for page in part.device])
-    host = frozenset([page for part in effect.parts for page in part.host])
-    return (device, none, none, host) if effect.kind == "copy_to_host" else (none, device, host, none)
+        return (none, none, none, batch, *slots) if effect.kind == "storage_read" else (none, none, batch, none, *slots)
+    if effect.kind == "storage_query" or effect.kind == "storage_cancel":
+        return none, none, none, none, *slots
+    device = frozenset([page for part in effect.parts if part.component == KV for page in part.device])
+    host = frozenset([page for part in effect.parts if part.component == KV for page in part.host])
+    states = [part for part in effect.parts if part.component == STATE]
+    above = frozenset([(STATE_DEVICE, slot) for part in states for slot in part.device])
+    below = frozenset([(STATE_HOST, slot) for part in states for slot in part.host])
+    to_host = effect.kind == "copy_to_host"
+    return (device, none, none, host, above, below) if to_host else (none, device, host, none, below, above)
 
 
 def _must_wait(mine: Touched, other: Touched) -> bool:
     """Whether the other writes what this one reads or writes, or reads what this one writes, on either tier."""
-    (reads, writes, from_host, to_host), (read, written, host_read, host_written) = mine, other
+    (reads, writes, from_host, to_host, state_reads, state_writes) = mine
+    (read, written, host_read, host_written, state_read, state_written) = other
     return bool(
         written & reads or written & writes or read & writes
         or host_written & from_host or host_written & to_host or host_read & to_host
+        or state_written & state_reads or state_written & state_writes or state_read & state_writes
     )  # fmt: skip
 
 
@@ -101,7 +108,11 @@ def ends_after_its_sources(change: Change[CopyDone | CopyFailed | ForwardDone, D
         for other in before.busy.values()
         if other.live
         and other is not busy
-        and (other.device_writes & busy.device_reads or other.host_writes & busy.host_reads)
+        and (
+            other.device_writes & busy.device_reads
+            or other.host_writes & busy.host_reads
+            or other.state_writes & busy.state_reads
+        )
     ]
     if ahead or busy.doomed:
         why = f"it comes after {ahead}" if ahead else "it is doomed"
@@ -118,7 +129,8 @@ def doomed_reads_nothing(view: View) -> int:
             continue
         judged += 1
         missing = False
-        for pool, reads in ((view.device, busy.device_reads), (view.host, busy.host_reads)):
+        for pool in view.pools():
+            reads = busy.reads(pool.name)
             blank = [page for page in reads if pool.stamp[page] is None] if reads else ()
             if blank:
                 coming = [o.writes(pool.name) for o in view.busy.values() if o.live and not o.doomed and o is not busy]
@@ -134,7 +146,7 @@ def _failed_pages(change: Change[Poll, Polled], names: tuple[str, ...], pool: Po
 
 
 def _nobody_keeps(change: Change[Poll, Polled], names: tuple[str, ...], pool: PoolName) -> int:
-    held = (change.after.device if pool == KV_DEVICE else change.after.host).held
+    held = change.after.pool(pool).held
     failed = _failed_pages(change, names, pool)
     for page in failed:
         owner = held.get(page)
@@ -146,13 +158,15 @@ def _nobody_keeps(change: Change[Poll, Polled], names: tuple[str, ...], pool: Po
 @step("HC-XFER-06", "poll")
 def failed_backup_is_forgotten(change: Change[Poll, Polled]) -> int:
     """No node keeps a host page that an applied copy failed to write."""
-    return _nobody_keeps(change, change.told.backups, KV_HOST)
+    pools = (KV_HOST, STATE_HOST) if change.after.states else (KV_HOST,)
+    return sum([_nobody_keeps(change, change.told.backups, pool) for pool in pools])
 
 
 @step("HC-XFER-07", "poll")
 def failed_load_is_forgotten(change: Change[Poll, Polled]) -> int:
     """No node keeps a device page that an applied copy failed to write."""
-    return _nobody_keeps(change, change.told.loads, KV_DEVICE)
+    pools = (KV_DEVICE, STATE_DEVICE) if change.after.states else (KV_DEVICE,)
+    return sum([_nobody_keeps(change, change.told.loads, pool) for pool in pools])
 
 
 @always("HC-XFER-08", "nodes", "contents", "books")
@@ -190,6 +204,7 @@ def contents_move(change: Change[CopyDone | CopyFailed | ForwardDone, Done]) -> 
     if isinstance(record, Pass):
         if not record.doomed:
             put = {(KV_DEVICE, page): digest for page, digest in zip(record.pages, record.hashes, strict=True)}
+            put.update({(STATE_DEVICE, slot): record.hashes[-1] for slot in record.state})
     elif isinstance(record, Ticket):
         good = len(record.parts) if isinstance(op, CopyDone) else op.first_failed  # type: ignore[union-attr]
         put = _moved(before, record, good)
@@ -204,21 +219,14 @@ def contents_move(change: Change[CopyDone | CopyFailed | ForwardDone, Done]) -> 
                     f"{TIER[now.name]} page {page} holds {now.stamp[page]} without having been written"
                 )
     for (pool, page), digest in put.items():
-        now = after.device if pool == KV_DEVICE else after.host
+        now = after.pool(pool)
         if now.stamp[page] != digest and page not in now.free:
             raise Broken.because(f"{TIER[pool]} page {page} does not hold what was written into it")
     return len(put)
 
 
 def _moved(before: View, ticket: Ticket, good: int) -> dict[tuple[PoolName, int], PageHash | None]:
-    put: dict[tuple[PoolName, int], PageHash | None] = {}
-    for part in ticket.parts[:good]:
-        for device, host in zip(part.device, part.host, strict=True):
-            if ticket.to == "host":
-                put[KV_HOST, host] = before.device.stamp[device]
-            else:
-                put[KV_DEVICE, device] = before.host.stamp[host]
-    return put
+    return {target: before.pool(source[0]).stamp[source[1]] for source, target in moves(ticket, 0, good)}
 
 
 @step("HC-XFER-11")
@@ -233,6 +241,8 @@ def books_are_kept(change: Change[Operation, Outcome]) -> int:
         expected -= {f"f:{change.op.rid}"}
     elif isinstance(told, Polled):
         expected -= {*told.backups, *told.loads}
+    elif isinstance(change.op, CopyDone | CopyFailed) and change.before.tickets[change.op.ticket].to == "request":
+        expected -= {change.op.ticket}
     elif change.before.rules.write_back_copy == "blocking":
         expected -= {effect.id for effect in change.what.effects if effect.id not in after}
     if after != expected:

@@ -1,6 +1,7 @@
 """TREE: links, keys, copies and closure of the radix tree, and what a split leaves alone."""
 
 from hicache_ref.model.state import Receipt, Ticket
+from hicache_ref.requirements.busy import kv_pins
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import NOWHERE, Row, View
@@ -104,7 +105,7 @@ def _same_pages(was: Row, half: Row, start: int, end: int) -> None:
 def _same_pins(change: Change[Operation, Outcome], lower: NodeId, upper: NodeId) -> None:
     ledger: list[Receipt | Ticket] = [*change.before.receipts.values(), *change.before.tickets.values()]
     for held in ledger:
-        if any(number == lower for _, number in held.pins):
+        if lower in kv_pins(held):
             now = change.after.receipts.get(held.id) or change.after.tickets.get(held.id)
-            if now is not None and {lower, upper} - {number for _, number in now.pins}:
+            if now is not None and {lower, upper}.difference(kv_pins(now)):
                 raise Broken.because(f"{held.id} pinned node {lower}, but not both halves after its split")

@@ -17,10 +17,15 @@ from hicache_ref.vocabulary.ids import (
     KV,
     KV_DEVICE,
     KV_HOST,
+    KV_POOLS,
     ROOT,
+    STATE,
+    STATE_DEVICE,
+    STATE_HOST,
     NodeId,
     PageHash,
     Pages,
+    PoolName,
     ReceiptId,
     RequestId,
     TicketId,
@@ -30,7 +35,7 @@ from hicache_ref.vocabulary.profile import Profile
 
 
 class Row(NamedTuple):
-    """A node by value. What a look-up may change comes last."""
+    """A node by value. What a look-up may change comes last: when it and its state were used."""
 
     id: NodeId
     parent: NodeId
@@ -44,11 +49,27 @@ class Row(NamedTuple):
     priority: int
     born: int
     children: tuple[tuple[ChildKey, NodeId], ...]
+    device_state: Pages | None
+    host_state: Pages | None
+    state_lock: int
     last: int
+    state_last: int
+
+    @property
+    def has_state(self) -> bool:
+        """Of a hybrid model: it has a state on some tier."""
+        return self.device_state is not None or self.host_state is not None
 
 
-NOWHERE = Row(-2, -2, (), None, (), None, None, 0, 0, 0, 0, (), 0)
+NOWHERE = Row(-2, -2, (), None, (), None, None, 0, 0, 0, 0, (), None, None, 0, 0, 0)
 """Stands for a parent that is not in the tree."""
+
+
+def copy_in(row: Row, pool: PoolName) -> Pages | None:
+    """The node's copy in this pool."""
+    if pool in KV_POOLS:
+        return row.device if pool == KV_DEVICE else row.host
+    return row.device_state if pool == STATE_DEVICE else row.host_state
 
 
 Part = Literal["nodes", "owners", "contents", "requests", "books", "receipts", "sums", "leaves", "policy", "storage"]
@@ -74,7 +95,8 @@ def _rows(state: State) -> dict[NodeId, Row]:
             (
                 number, node.parent, node.key, node.extra, node.hashes, at.get(KV_DEVICE), at.get(KV_HOST),
                 node.locks[KV], node.hits, node.priority, node.born, tuple(children.items()) if children else (),
-                node.last[KV],
+                at.get(STATE_DEVICE), at.get(STATE_HOST), node.locks.get(STATE, 0), node.last[KV],
+                node.last.get(STATE, 0),
             ),
         )  # fmt: skip
     return rows
@@ -99,6 +121,13 @@ class View:
         self.passes: dict[RequestId, Pass] = _kept(state.passes, old.passes)
         self.device: PoolView = PoolView(KV_DEVICE, state, old.device)
         self.host: PoolView = PoolView(KV_HOST, state, old.host)
+        self.states: tuple[PoolView, ...] = ()
+        """State slots on device and on host; of a model without state none."""
+
+        if profile.state:
+            earlier_states = old.states or (None, None)
+            both = zip((STATE_DEVICE, STATE_HOST), earlier_states, strict=True)
+            self.states = tuple([PoolView(name, state, before) for name, before in both])
         self.storage: StorageView = storage_view(state.storage, old.storage)
         self.has_storage = self.storage is not NO_STORAGE
         """Storage is attached, or something of it is left."""
@@ -112,11 +141,13 @@ class View:
         """Device pages of unlocked nodes, and of locked ones."""
 
         self._where: dict[PageHash, tuple[Row, int]] | None
-        self._copies: tuple[Copies, Copies]
+        self._copies: tuple[Copies, ...]
         self._take_nodes(state, old)
         self.root = self.row.get(ROOT, NOWHERE)
         self.pins: dict[NodeId, int]
-        """How many receipts and copies name each node."""
+        """How many receipts and copies name the KV of each node; likewise its state."""
+
+        self.state_pins: dict[NodeId, int]
 
         self.busy: dict[str, Busy]
         """All operations on the books in the order of submission, copies first."""
@@ -145,18 +176,24 @@ class View:
             [(row.device, row.id, row.hashes) for row in self.rows if row.device],
             [(row.host, row.id, row.hashes) for row in self.rows if row.host],
         )
+        if self.states:
+            self._copies += (
+                [(row.device_state, row.id, row.hashes[-1:]) for row in self.rows if row.device_state],
+                [(row.host_state, row.id, row.hashes[-1:]) for row in self.rows if row.host_state],
+            )
 
     def _take_books(self, old: "View") -> None:
         """Operations that the earlier view knows are not taken apart again."""
         same_tickets = self.tickets is old.tickets
         if same_tickets and self.receipts is old.receipts:
-            self.pins = old.pins
+            self.pins, self.state_pins = old.pins, old.state_pins
         else:
-            self.pins = {}
+            self.pins, self.state_pins = {}, {}
             for held in (self.receipts, self.tickets):
                 for each in held.values():
-                    for _, number in each.pins:
-                        self.pins[number] = self.pins.get(number, 0) + 1
+                    for component, number in each.pins:
+                        pins = self.pins if component == KV else self.state_pins
+                        pins[number] = pins.get(number, 0) + 1
         records = self.storage.records
         if same_tickets and self.passes is old.passes and records == old.storage.records:
             self.busy = old.busy
@@ -188,8 +225,11 @@ class View:
             host.share_holders(old.host)
         else:
             host.take_holders(self._copies[1], storage.holders() if self.has_storage else ())
-        for pool, was, copies in ((device, old.device, self._copies[0]), (host, old.host, self._copies[1])):
-            if same_rows and pool.stamp is was.stamp:
+        if self.states:
+            self._take_states()
+        olds = (old.device, old.host, *(old.states or (None, None)))
+        for pool, was, copies in zip(self.pools(), olds, self._copies, strict=False):
+            if was is not None and same_rows and pool.stamp is was.stamp:
                 pool.unlike = was.unlike
             else:
                 pool.take_contents(copies)
@@ -201,15 +241,29 @@ class View:
             device.take_touched([(each.name, each.device_reads, each.device_writes) for each in busy])
             host.take_touched([(each.name, each.host_reads, each.host_writes) for each in busy])
 
+    def _take_states(self) -> None:
+        """Who holds and touches which state slot is found out."""
+        device, host = self.states
+        device.take_holders(self._copies[2], [(each.state, ("request", each.id)) for each in self.requests.values()])
+        host.take_holders(self._copies[3], ())
+        for pool in self.states:
+            touching = [(each.name, each.reads(pool.name), each.writes(pool.name)) for each in self.busy.values()]
+            pool.take_touched(touching)
+
     def changed(self, old: "View") -> int:
         """The parts that are not the same in `old`, the view from which this one was made: the sum of their bits."""
         changed = 0
         if self.row is not old.row:
             changed |= PART["nodes"]
         device, host, old_device, old_host = self.device, self.host, old.device, old.host
-        if not (device.has_same_owners(old_device) and host.has_same_owners(old_host)):
+        pairs = tuple(zip(self.states, old.states, strict=True))
+        if not (device.has_same_owners(old_device) and host.has_same_owners(old_host)) or not all(
+            pool.has_same_owners(was) for pool, was in pairs
+        ):
             changed |= PART["owners"]
-        if not (device.has_same_contents(old_device) and host.has_same_contents(old_host)):
+        if not (device.has_same_contents(old_device) and host.has_same_contents(old_host)) or not all(
+            pool.has_same_contents(was) for pool, was in pairs
+        ):
             changed |= PART["contents"]
         if self.requests is not old.requests:
             changed |= PART["requests"]
@@ -303,9 +357,13 @@ class View:
             found.setdefault(row.parent, []).append(row)
         return found
 
-    def pools(self) -> tuple[PoolView, PoolView]:
-        """Device, host."""
-        return self.device, self.host
+    def pools(self) -> tuple[PoolView, ...]:
+        """Device, host, and of a hybrid model the state slots of both."""
+        return self.device, self.host, *self.states
+
+    def pool(self, name: PoolName) -> PoolView:
+        """The pool of this name."""
+        return next(pool for pool in self.pools() if pool.name == name)
 
     def equals(self, other: "View") -> bool:
         """Nothing differs."""
@@ -314,6 +372,7 @@ class View:
             and all(getattr(self, name) == getattr(other, name) for name in _FIELDS)
             and self.device.equals(other.device)
             and self.host.equals(other.host)
+            and all(map(PoolView.equals, self.states, other.states))
             and self.storage.equals(other.storage)
         )
 
@@ -326,7 +385,8 @@ class View:
                 return name.replace("_", " ")
         if not self.storage.equals(other.storage):
             return "storage"
-        return "pool " + (self.host if self.device.equals(other.device) else self.device).name
+        pairs = zip(self.pools(), other.pools(), strict=True)
+        return "pool " + next(pool.name for pool, its in pairs if not pool.equals(its))
 
 
 _FIELDS = (
@@ -336,6 +396,6 @@ _FIELDS = (
 
 _NOTHING: Any = SimpleNamespace(
     row=None, device_leaves=None, host_leaves=None, receipts=None, tickets=None, requests=None, passes=None,
-    device=None, host=None, storage=None, busy={},
+    device=None, host=None, states=(), storage=None, busy={},
 )  # fmt: skip
 """Stands for the view before the first one: nothing is shared with it."""

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from hicache_ref.model.state import Ticket
+from hicache_ref.requirements.busy import moves
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, step
 from hicache_ref.requirements.view import View
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, PoolName, TicketId
+from hicache_ref.vocabulary.ids import KV, KV_DEVICE, PoolName, TicketId
 from hicache_ref.vocabulary.operations import CopyFailed, Operation
 from hicache_ref.vocabulary.outcomes import Outcome
 
@@ -40,7 +41,8 @@ def _read_in_step(change: Change[Operation, Outcome]) -> Iterator[Place]:
     stamp = change.after.host.stamp
     for effect in change.what.effects:
         if effect.kind == "copy_to_host" and effect.id not in change.after.busy:
-            pairs = [pair for part in effect.parts for pair in zip(part.device, part.host, strict=True)]
+            kv = [part for part in effect.parts if part.component == KV]
+            pairs = [pair for part in kv for pair in zip(part.device, part.host, strict=True)]
             yield from [(KV_DEVICE, source) for source, target in pairs if stamp[target] == held.get(source)]
 
 
@@ -55,18 +57,17 @@ def _waited_for(view: View, reads: set[Place]) -> dict[TicketId, int]:
                 continue
             sources: set[Place] = {(KV_DEVICE, each) for each in busy.device_reads}
             if isinstance(busy.record, Ticket):
-                parts, sources = _up_to(busy.record, page)
+                parts, sources = _up_to(busy.record, (pool, page))
                 needed[busy.name] = max(parts, needed.get(busy.name, 0))
             ahead += sources - seen
             seen |= sources
     return needed
 
 
-def _up_to(ticket: Ticket, page: int) -> tuple[int, set[Place]]:
+def _up_to(ticket: Ticket, place: Place) -> tuple[int, set[Place]]:
     """How many leading parts end with the one that writes the page, and what these read."""
-    to_host, sources = ticket.to == "host", set[Place]()
-    for number, part in enumerate(ticket.parts, start=1):
-        sources |= {(KV_DEVICE, each) for each in part.device} if to_host else {(KV_HOST, each) for each in part.host}
-        if page in (part.host if to_host else part.device):
-            return number, sources
-    return len(ticket.parts), sources
+    for number in range(1, len(ticket.parts) + 1):
+        pairs = list(moves(ticket, 0, number))
+        if place in [target for _, target in pairs]:
+            return number, {source for source, _ in pairs}
+    return len(ticket.parts), {source for source, _ in moves(ticket)}

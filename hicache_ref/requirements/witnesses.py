@@ -139,7 +139,7 @@ def part_failed(change: Change[Any, Any]) -> bool:
 def failed_after_split(change: Change[Any, Any]) -> bool:
     """A copy failed whose part had become the pages of two nodes."""
     after = change.after
-    ticket = after.tickets[change.op.ticket] if change.told.kind == "done" else None
+    ticket = after.tickets.get(change.op.ticket) if change.told.kind == "done" else None
     if ticket is None:
         return False
     held = (after.host if ticket.to == "host" else after.device).held

@@ -3,6 +3,7 @@
 A drawing function answers None where its kind has no enabled instance. Handles are drawn from the model's state.
 """
 
+from hicache_ref.model.state import Node
 from hicache_ref.search.drawing import RECEIPTS, Draw, Drawing
 from hicache_ref.search.storing import (
     abort,
@@ -17,7 +18,7 @@ from hicache_ref.search.storing import (
     wrong_reports,
 )
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.ids import ROOT
+from hicache_ref.vocabulary.ids import ROOT, STATE_DEVICE, STATE_HOST
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.profile import WRITE_POLICIES
@@ -28,8 +29,13 @@ def _match_prefix(d: Drawing) -> Operation:
 
 
 def _take_pages(d: Drawing) -> Operation | None:
+    state = d.model.state
+    loaded = [each.id for each in state.requests.values() if not each.pages]
+    if loaded and d.rng.random() < 0.5:
+        return ops.TakePages(rid=d.rng.choice(loaded), n=d.count())
     rid = d.free_request()
-    return ops.TakePages(rid=rid, n=d.count()) if rid else None
+    prefix = d.device_end(d.key()) if d.model.profile.state else None
+    return ops.TakePages(rid=rid, n=d.count(), prefix=prefix) if rid else None
 
 
 def _give_back(d: Drawing) -> Operation | None:
@@ -40,7 +46,8 @@ def _give_back(d: Drawing) -> Operation | None:
 def _forward(d: Drawing) -> Operation | None:
     state = d.model.state
     rid = d.pick([r.id for r in state.requests.values() if r.key is None and r.id not in state.passes])
-    return forward_for(d, rid, d.key()) if rid else None
+    key = d.longer(rid) if rid and d.model.profile.state else d.key()
+    return forward_for(d, rid, key) if rid and key is not None else None
 
 
 def forward_for(d: Drawing, rid: str, key: Key) -> Operation | None:
@@ -99,18 +106,31 @@ def _evict_host(d: Drawing) -> Operation | None:
     return ops.EvictHost(n=d.count()) if d.model.state.host_leaves else None
 
 
+def _evict_state(d: Drawing) -> Operation | None:
+    return ops.EvictState(n=d.rng.randint(1, 2)) if d.node(lambda node: STATE_DEVICE in node.at) else None
+
+
+def _evict_host_state(d: Drawing) -> Operation | None:
+    return ops.EvictHostState(n=d.rng.randint(1, 2)) if d.node(lambda node: STATE_HOST in node.at) else None
+
+
 def _write_backup(d: Drawing) -> Operation | None:
     if d.model.state.policy == "write_back":
         return None
-    key = d.node(lambda node: node.device is not None and node.host is None)
+    key = d.node(lambda node: bool(d.model.lacking(node)))
     return ops.WriteBackup(key=key) if key else None
 
 
 def load_back(d: Drawing) -> Operation | None:
-    """A load of something that is on host only, now and then under a quota."""
-    key = d.node(lambda node: node.device is None)
+    """A load of something that is on host only, now and then under a quota or into a request's slot too."""
+    key = d.node(_can_be_loaded if d.model.profile.state else lambda node: node.device is None)
     quota = None if d.rng.random() < 0.8 else d.rng.randint(0, 4)
-    return ops.LoadBack(key=key, quota=quota) if key else None
+    rid = d.free_request() if d.model.profile.state and d.rng.random() < 0.5 else None
+    return ops.LoadBack(key=key, quota=quota, rid=rid) if key else None
+
+
+def _can_be_loaded(node: Node) -> bool:
+    return STATE_HOST in node.at and STATE_DEVICE not in node.at
 
 
 def _copy_done(d: Drawing) -> Operation | None:
@@ -172,6 +192,8 @@ SINGLE: dict[str, Draw] = {
     "unlock": _unlock,
     "evict": _evict,
     "evict_host": _evict_host,
+    "evict_state": _evict_state,
+    "evict_host_state": _evict_host_state,
     "write_backup": _write_backup,
     "load_back": load_back,
     "copy_done": _copy_done,
@@ -203,6 +225,9 @@ _NEVER_VALID: tuple[Operation, ...] = (
     ops.TakePages(rid="r0", n=-1),
     ops.Evict(n=0),
     ops.EvictHost(n=-1),
+    ops.EvictState(n=0),
+    ops.EvictHostState(n=-1),
+    ops.LoadBack(key=_EMPTY, rid="r0"),
     ops.WriteBackup(key=_EMPTY),
     ops.LoadBack(key=_EMPTY),
     ops.Poll(backups=-1),

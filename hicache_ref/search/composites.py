@@ -24,8 +24,11 @@ def request_for(d: Drawing, key: Key) -> Iterator[Operation]:
     rid, pages = d.free_request(), d.model.pages(key)
     if rid is None or not pages:
         return
-    resident = len(d.model.resident_pages(pages, key.extra))
-    yield ops.TakePages(rid=rid, n=len(pages) - min(resident, len(pages) - 1))
+    if d.model.profile.state:
+        yield from _take_with_state(d, rid, key)
+    else:
+        resident = len(d.model.resident_pages(pages, key.extra))
+        yield ops.TakePages(rid=rid, n=len(pages) - min(resident, len(pages) - 1))
     if rid in d.model.state.requests and d.model.state.requests[rid].key is None:
         forward = forward_for(d, rid, key)
         if forward is not None:
@@ -36,6 +39,37 @@ def request_for(d: Drawing, key: Key) -> Iterator[Operation]:
         insert = insert_of(d, rid)
         if insert is not None:
             yield insert
+
+
+def _take_with_state(d: Drawing, rid: str, key: Key) -> Iterator[Operation]:
+    """The request has a slot with the state where it goes on, and pages for the rest of the key."""
+    prefix = d.device_end(key)
+    start = len(d.model.pages(prefix)) if prefix is not None else 0
+    yield ops.TakePages(rid=rid, n=len(d.model.pages(key)) - start, prefix=prefix)
+    for ticket in d.ending():
+        if ticket.to == "request":
+            yield ops.CopyDone(ticket=ticket.id)
+
+
+def go_on(d: Drawing) -> Iterator[Operation]:
+    """A request whose state was loaded from host goes on from there, when the load has ended."""
+    yield from flush(d)
+    load = load_back(d)
+    rid = d.free_request()
+    if not isinstance(load, ops.LoadBack) or rid is None:
+        return
+    yield ops.LoadBack(key=load.key, rid=rid)
+    yield from settle(d)
+    yield ops.TakePages(rid=rid, n=d.count())
+    if rid in d.model.state.requests:
+        key = d.longer(rid)
+        forward = forward_for(d, rid, key) if key is not None else None
+        if forward is not None:
+            yield forward
+            yield ops.ForwardDone(rid=rid)
+            insert = insert_of(d, rid)
+            if insert is not None:
+                yield insert
 
 
 def settle(d: Drawing) -> Iterator[Operation]:
@@ -269,6 +303,7 @@ COMPOSITE: dict[str, Composite] = {
     "settle": settle,
     "flush": flush,
     "reload": reload,
+    "go_on": go_on,
     "build": build,
     "abandon": abandon,
 }
@@ -280,6 +315,7 @@ NEEDED: dict[str, str] = {
     "stake": "prefetch",
     "grow": "write_done",
     "build": "copy_failed",
+    "go_on": "evict_state",
     "abandon": "abort",
 }
 """Composites that are of use only where the implementation has this operation."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hicache_ref.model import Model
 from hicache_ref.model.state import Node, Ticket
 from hicache_ref.search.keys import draw_key
-from hicache_ref.vocabulary.ids import ROOT
+from hicache_ref.vocabulary.ids import ROOT, STATE_DEVICE
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Operation
 
@@ -46,6 +46,26 @@ class Drawing:
         if self.told and self.rng.random() < 0.3:
             return self.rng.choice(self.told)
         return draw_key(self.rng, self.model.profile, namespaces=self.namespaces)
+
+    def device_end(self, key: Key) -> Key | None:
+        """Where a request with this key goes on, its last page left out, for that is always computed; None: anew."""
+        model = self.model
+        found = model.look(model.pages(key)[:-1], key.extra)
+        reach = model.state.nodes[found.node.parent] if found.inside else found.node
+        end = model.resident_end(reach)
+        return model.key_of(end) if end.id != ROOT else None
+
+    def longer(self, rid: str) -> Key | None:
+        """Of a hybrid model: a key that the request can compute, going on from the state that it has."""
+        model = self.model
+        request = model.state.requests[rid]
+        held = model.state.pools[STATE_DEVICE].stamp[request.state[0]]
+        ends = [node for node in model.state.nodes.values() if node.id != ROOT and node.hashes[-1] == held]
+        start = model.key_of(ends[0]) if ends else Key(tokens=())
+        rest = draw_key(self.rng, model.profile, namespaces=self.namespaces and not ends)
+        width = len(request.pages) * model.profile.sizes.page_size + (model.profile.bigram and not ends)
+        extra = start.extra if ends else rest.extra
+        return Key(tokens=start.tokens + rest.tokens[:width], extra=extra) if held is None or ends else None
 
     def count(self) -> int:
         """A small number of pages."""

@@ -13,7 +13,7 @@ from hicache_ref.search.drawing import Drawing
 from hicache_ref.search.storing import attach
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.adapter import Hybrid
-from hicache_ref.vocabulary.operations import OPERATION_TYPES, STORAGE_OPERATIONS, Operation
+from hicache_ref.vocabulary.operations import OPERATION_TYPES, STATE_OPERATIONS, STORAGE_OPERATIONS, Operation
 from hicache_ref.vocabulary.outcomes import Outcome
 from hicache_ref.vocabulary.profile import EVICTION_POLICIES, WRITE_POLICIES, EvictionPolicy, Profile
 
@@ -80,6 +80,8 @@ class Walk:
         self.rng = rng
         self.plan = plan
         operations = plan.operations
+        if not stepper.model.profile.state:
+            operations = operations - STATE_OPERATIONS
         if not plan.attach_first and rng.random() < plan.without_storage:
             operations = operations - STORAGE_OPERATIONS
         self.drawing = Drawing(

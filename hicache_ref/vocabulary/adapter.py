@@ -9,7 +9,6 @@ from hicache_ref.vocabulary.operations import OPERATION_TYPES, Operation
 from hicache_ref.vocabulary.outcomes import Outcome
 from hicache_ref.vocabulary.profile import EvictionPolicy, Profile
 
-
 Hybrid = Literal["never", "drawn", "always"]
 
 

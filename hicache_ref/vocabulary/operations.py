@@ -310,8 +310,9 @@ OPERATION: TypeAdapter[Operation] = TypeAdapter(Operation)
 OPERATION_TYPES: dict[str, type[Frozen]] = {
     kind.model_fields["op"].default: kind
     for kind in (
-        MatchPrefix, TakePages, GiveBack, Forward, ForwardDone, Insert, Lock, Unlock, Evict, EvictHost, EvictState, EvictHostState,
-        WriteBackup, LoadBack, CopyDone, CopyFailed, Poll, Prefetch, QueryDone, ReadDone, WriteDone, Progress, Abort,
+        MatchPrefix, TakePages, GiveBack, Forward, ForwardDone, Insert, Lock, Unlock, Evict, EvictHost,
+        EvictState, EvictHostState, WriteBackup, LoadBack, CopyDone, CopyFailed, Poll, Prefetch, QueryDone, ReadDone,
+        WriteDone, Progress, Abort,
         Attach, Detach, ClearStorage, SetWritePolicy, Audit, Reset,
     )
 }  # fmt: skip

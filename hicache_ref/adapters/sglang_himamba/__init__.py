@@ -7,9 +7,9 @@ is state: its pools, its slots in copies, and the slot that a request has.
 from collections.abc import Mapping
 
 from hicache_ref.adapters.process import ProcessAdapter
+from hicache_ref.adapters.sglang_himamba.wheels import DEFAULT, root_of
 from hicache_ref.adapters.sglang_hiradix.importing import CONTROLLER
 from hicache_ref.adapters.sglang_hiradix.options import Offer
-from hicache_ref.adapters.sglang_himamba.wheels import DEFAULT, root_of
 
 TREE = "sglang.srt.mem_cache.hi_mamba_radix_cache"
 

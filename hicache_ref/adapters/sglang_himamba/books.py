@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from hicache_ref.adapters.sglang_hiradix.books import Books, Watch
 from hicache_ref.adapters.sglang_himamba.engine import HybridEngine
+from hicache_ref.adapters.sglang_hiradix.books import Books, Watch
 from hicache_ref.vocabulary.ids import Pages
 
 

@@ -6,12 +6,12 @@ where the request takes its pages, by the same calls.
 
 from typing import Any
 
-from hicache_ref.adapters.sglang_hiradix.books import Pass, Request
-from hicache_ref.adapters.sglang_hiradix.pages import Stamps
-from hicache_ref.adapters.sglang_hiradix.substitutes import Bag
 from hicache_ref.adapters.sglang_himamba.books import HybridWatch
 from hicache_ref.adapters.sglang_himamba.engine import HybridEngine
 from hicache_ref.adapters.sglang_himamba.observe import HybridObserver
+from hicache_ref.adapters.sglang_hiradix.books import Pass, Request
+from hicache_ref.adapters.sglang_hiradix.pages import Stamps
+from hicache_ref.adapters.sglang_hiradix.substitutes import Bag
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
 from hicache_ref.vocabulary.ids import Pages
@@ -140,7 +140,9 @@ class HybridCaller(HybridObserver):
         return self._no_state() if wanted and not enough else None
 
     def _no_state(self) -> Refused:
-        return Refused(why="no state slot", wait_for=tuple(sorted({f"f:{rid}" for rid in self.books.held_states.values()})))
+        return Refused(
+            why="no state slot", wait_for=tuple(sorted({f"f:{rid}" for rid in self.books.held_states.values()}))
+        )
 
     def _copy_state(self, source: Any, target: Pages) -> None:
         """The copy is made in the order of streams: after the load that brings the state, before any pass."""

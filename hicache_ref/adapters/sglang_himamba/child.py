@@ -2,12 +2,12 @@
 
 import sys
 
-from hicache_ref.adapters.sglang_hiradix.child import SglangHiRadix, main
 from hicache_ref.adapters.sglang_himamba.caller import HybridCaller
 from hicache_ref.adapters.sglang_himamba.engine import HybridEngine
 from hicache_ref.adapters.sglang_himamba.fitting import fit
 from hicache_ref.adapters.sglang_himamba.following import describe, expect_followable
 from hicache_ref.adapters.sglang_himamba.traits import HYBRID_REAL, HybridTraits
+from hicache_ref.adapters.sglang_hiradix.child import SglangHiRadix, main
 from hicache_ref.vocabulary.adapter import Description
 from hicache_ref.vocabulary.profile import Profile
 

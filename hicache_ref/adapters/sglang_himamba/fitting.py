@@ -5,12 +5,12 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from hicache_ref.adapters.sglang_himamba.traits import HybridTraits
 from hicache_ref.adapters.sglang_hiradix import fitting
 from hicache_ref.adapters.sglang_hiradix.engine import Clock
 from hicache_ref.adapters.sglang_hiradix.importing import PACKAGE
 from hicache_ref.adapters.sglang_hiradix.stepper import StepQueue
 from hicache_ref.adapters.sglang_hiradix.substitutes import SERVER_ARGS
-from hicache_ref.adapters.sglang_himamba.traits import HybridTraits
 
 
 def fit(traits: HybridTraits, clock: Clock, missing: Callable[[Any, str], None]) -> None:

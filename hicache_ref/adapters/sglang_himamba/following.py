@@ -1,7 +1,7 @@
 """What may be expected of a source tree with a hybrid cache, and which profiles its caches can follow."""
 
-from hicache_ref.adapters.sglang_hiradix import following
 from hicache_ref.adapters.sglang_himamba.traits import HybridTraits
+from hicache_ref.adapters.sglang_hiradix import following
 from hicache_ref.vocabulary.adapter import AdapterError, Description
 from hicache_ref.vocabulary.operations import STATE_OPERATIONS
 from hicache_ref.vocabulary.profile import Profile

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from hicache_ref.adapters.sglang_himamba.engine import HybridEngine
 from hicache_ref.adapters.sglang_hiradix.observe import ObservedCaller
 from hicache_ref.adapters.sglang_hiradix.pages import rows_of
-from hicache_ref.adapters.sglang_himamba.engine import HybridEngine
 from hicache_ref.vocabulary.ids import Pages
 from hicache_ref.vocabulary.observation import LEVELS, Level, Observation
 
