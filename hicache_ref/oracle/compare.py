@@ -65,6 +65,7 @@ class Comparison:
 
     def residency(self, state: State, view: Seen, ours: Step) -> None:
         """Each page is on the same tiers on both sides (HC-CONF-07), and nodes end at the same keys (HC-CONF-08)."""
+        self._dead_ends(state, view)
         for pool_name in self.pools:
             expected = dict(held_by_nodes(state, pool_name))
             theirs = view.pages[pool_name]
@@ -83,6 +84,16 @@ class Comparison:
             ]
             raise Difference("HC-CONF-08", f"nodes end at other keys; {'; '.join(parts)}")
         self._locks(state, view)
+
+    def _dead_ends(self, state: State, view: Seen) -> None:
+        """No leaf that nothing pins lacks a state on every tier: no match could end there (HC-STATE-07)."""
+        if STATE_DEVICE not in self.pools or not self.tree:
+            return
+        kept = {node.hashes[-1] for node in state.nodes.values() if node.id != ROOT}
+        inner = {id(above) for above in view.above.values()}
+        for end, segment in view.ends.items():
+            if end not in kept and id(segment) not in inner and segment.device_state is segment.host_state is None:
+                raise Difference("HC-STATE-07", f"leaf {view.names[end]} has no state on any tier, and nothing pins it")
 
     def _locks(self, state: State, view: Seen) -> None:
         for node in state.nodes.values():

@@ -41,6 +41,7 @@ class HybridObserver(ObservedCaller):
         """What each state slot that anybody holds was found to hold."""
         device = {slot for each in seen.segments for slot in each.device_state or ()}
         device |= {slot for slots in states["request_states"].values() for slot in slots}
+        device |= set(states["held_device_state"])
         host = {slot for each in seen.segments for slot in each.host_state or ()}
         host |= {slot for slots in states["prefetch_states"].values() for slot in slots}
         contents: dict[str, str] = {}
