@@ -1,12 +1,26 @@
 """The model as an implementation: a self-check of the oracle, a carrier for planted faults, and a fake for tests."""
 
+from typing import Any
+
 from hicache_ref.model import Model, Step
 from hicache_ref.model.chooser import PolicyChooser
 from hicache_ref.model.state import Node, State
 from hicache_ref.vocabulary.adapter import Description
-from hicache_ref.vocabulary.effects import CopyToDevice, CopyToHost, Effect
+from hicache_ref.vocabulary.effects import CopyOnDevice, CopyToDevice, CopyToHost, Effect
 from hicache_ref.vocabulary.events import Event
-from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, ROOT, Pages, PoolName, TicketId
+from hicache_ref.vocabulary.ids import (
+    KV,
+    KV_DEVICE,
+    KV_HOST,
+    ROOT,
+    STATE,
+    STATE_DEVICE,
+    STATE_HOST,
+    Component,
+    Pages,
+    PoolName,
+    TicketId,
+)
 from hicache_ref.vocabulary.keys import tokens_of
 from hicache_ref.vocabulary.observation import Counts, IssuedCopy, Level, Observation, Segment
 from hicache_ref.vocabulary.operations import Operation
@@ -49,6 +63,7 @@ class ReferenceAdapter:
             events=True,
             page_sizes=(1, 2, 4),
             draft=True,
+            hybrid="drawn",
         )
 
     def reset(self, profile: Profile) -> None:
@@ -66,18 +81,21 @@ class ReferenceAdapter:
         return step.outcome
 
     def _note_copy(self, effect: Effect, chooser: _Witness) -> None:
-        if not isinstance(effect, CopyToHost | CopyToDevice):
+        running = effect.id in self.model.state.tickets
+        if isinstance(effect, CopyOnDevice):
+            ticket = effect.id if running else None
+            slots = {"source_states": effect.source, "target_states": effect.target}
+            self.copies.append(IssuedCopy(ticket=ticket, to="request", source=(), target=(), **slots))
+        if not isinstance(effect, CopyToHost | CopyToDevice) or not (running or effect.id in chooser.ended_well):
             return
-        inside = effect.id in chooser.ended_well
-        if not inside and effect.id not in self.model.state.tickets:
-            return
-        device = tuple(page for part in effect.parts for page in part.device)
-        host = tuple(page for part in effect.parts for page in part.host)
-        ticket = None if inside else effect.id
-        if isinstance(effect, CopyToHost):
-            self.copies.append(IssuedCopy(ticket=ticket, to="host", source=device, target=host))
-        else:
-            self.copies.append(IssuedCopy(ticket=ticket, to="device", source=host, target=device))
+        to_host = isinstance(effect, CopyToHost)
+        pages = {component: _sides(effect, component, to_host) for component in (KV, STATE)}
+        self.copies.append(
+            IssuedCopy(
+                ticket=None if effect.id in chooser.ended_well else effect.id, to="host" if to_host else "device",
+                source=pages[KV][0], target=pages[KV][1], source_states=pages[STATE][0], target_states=pages[STATE][1],
+            )
+        )  # fmt: skip
 
     def observe(self, level: Level) -> Observation:
         """What the state shows, and the copies and events since the last look."""
@@ -96,6 +114,7 @@ class ReferenceAdapter:
             held_device=_held(state, KV_DEVICE), held_host=_held(state, KV_HOST),
             queued_host=tuple(state.storage.release),
             prefetch_host={name: state.storage.records[name].pages for name in state.storage.open.values()},
+            **_states(state),
         )  # fmt: skip
         self._forget()
         return observation
@@ -113,7 +132,29 @@ class ReferenceAdapter:
         return Segment(
             parent=parent, tokens=tokens_of(node.key, self.model.profile.bigram), extra=node.extra,
             device=node.at.get(KV_DEVICE), host=node.at.get(KV_HOST), locked=node.locks[KV] > 0,
+            device_state=node.at.get(STATE_DEVICE), host_state=node.at.get(STATE_HOST),
+            state_locked=node.locks[STATE] > 0 if STATE in node.locks else None,
         )  # fmt: skip
+
+
+def _sides(effect: CopyToHost | CopyToDevice, component: Component, to_host: bool) -> tuple[Pages, Pages]:
+    """The copy's pages of one component: those read, and those written."""
+    parts = [part for part in effect.parts if part.component == component]
+    device, host = (tuple(page for part in parts for page in getattr(part, side)) for side in ("device", "host"))
+    return (device, host) if to_host else (host, device)
+
+
+def _states(state: State) -> dict[str, Any]:
+    """The state slots by holder, of a hybrid model."""
+    if STATE_DEVICE not in state.pools:
+        return {}
+    return {
+        "free_device_state": tuple(state.pools[STATE_DEVICE].free),
+        "free_host_state": tuple(state.pools[STATE_HOST].free),
+        "request_states": {request.id: request.state for request in state.requests.values()},
+        "held_device_state": _held(state, STATE_DEVICE),
+        "held_host_state": _held(state, STATE_HOST),
+    }
 
 
 def _held(state: State, pool_name: PoolName) -> Pages:

@@ -6,7 +6,7 @@ Ownership without content misses swapped slots, for page ids are compared only u
 
 from collections.abc import Iterable, Mapping
 
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, KV_POOLS, TIER, PageHash, PoolName
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, KV_POOLS, STATE_DEVICE, STATE_HOST, TIER, PageHash, PoolName
 from hicache_ref.vocabulary.observation import IssuedCopy, Observation
 
 Stamps = dict[int, PageHash | None]
@@ -32,33 +32,36 @@ class Content:
         """Copies that the implementation asked for in this step, in order; one without ticket has ended in it."""
         for copy in observation.copies:
             if copy.ticket is None:
-                self._move(copy, len(copy.source))
+                self._move(copy, len(copy.source), len(copy.source_states))
                 continue
             self.running[copy.ticket] = copy
-            self._forget(copy.to, copy.target)
+            (_, target), (_, state_target) = _pools(copy)
+            self.emptied(target, copy.target)
+            self.emptied(state_target, copy.target_states)
 
-    def _forget(self, to: str, pages: tuple[int, ...]) -> None:
-        target = self.stamps[KV_DEVICE if to == "device" else KV_HOST]
-        for page in pages:
-            target[page] = None
-
-    def _move(self, copy: IssuedCopy, count: int) -> None:
-        source, target = (KV_HOST, KV_DEVICE) if copy.to == "device" else (KV_DEVICE, KV_HOST)
-        for from_page, to_page in zip(copy.source[:count], copy.target[:count], strict=False):
+    def _move(self, copy: IssuedCopy, pages: int, states: int) -> None:
+        (source, target), (state_source, state_target) = _pools(copy)
+        for from_page, to_page in zip(copy.source[:pages], copy.target[:pages], strict=False):
             stamp = self.stamps[source].get(from_page)
             if stamp is None and source == KV_DEVICE:
                 stamp = self.being_written.get(from_page)
             self.stamps[target][to_page] = stamp
+        for from_slot, to_slot in zip(copy.source_states[:states], copy.target_states[:states], strict=False):
+            self.stamps[state_target][to_slot] = self.stamps[state_source].get(from_slot)
 
-    def ended(self, ticket: str, pages: int) -> None:
-        """The copy has ended with its first `pages` pages in place."""
+    def ended(self, ticket: str, pages: int, states: int) -> None:
+        """The copy has ended with its first `pages` pages and `states` state slots in place."""
         copy = self.running.pop(ticket, None)
         if copy is not None:
-            self._move(copy, pages)
+            self._move(copy, pages, states)
 
     def taken(self, pages: tuple[int, ...]) -> None:
         """The request's new pages hold nothing."""
-        self._forget("device", pages)
+        self.emptied(KV_DEVICE, pages)
+
+    def state_changed(self, slot: int, stamp: PageHash | None) -> None:
+        """A pass has ended that changes this state slot."""
+        self.stamps[STATE_DEVICE][slot] = stamp
 
     def emptied(self, pool_name: PoolName, pages: Iterable[int]) -> None:
         """Pages that were just taken hold nothing."""
@@ -78,3 +81,12 @@ class Content:
         for page, stamp in wrote.items():
             self.being_written.pop(page, None)
             self.stamps[KV_DEVICE][page] = stamp
+
+
+def _pools(copy: IssuedCopy) -> tuple[tuple[PoolName, PoolName], tuple[PoolName, PoolName]]:
+    """Source and target of the copy's pages, and of its state slots."""
+    if copy.to == "request":
+        return (KV_DEVICE, KV_DEVICE), (STATE_DEVICE, STATE_DEVICE)
+    if copy.to == "host":
+        return (KV_DEVICE, KV_HOST), (STATE_DEVICE, STATE_HOST)
+    return (KV_HOST, KV_DEVICE), (STATE_HOST, STATE_DEVICE)

@@ -20,7 +20,18 @@ from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.adapter import Adapter, Description
 from hicache_ref.vocabulary.choices import Choice
 from hicache_ref.vocabulary.events import Event
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, PageHash, Pages, PoolName, TicketId
+from hicache_ref.vocabulary.ids import (
+    KV,
+    KV_DEVICE,
+    KV_HOST,
+    STATE,
+    STATE_DEVICE,
+    STATE_HOST,
+    PageHash,
+    Pages,
+    PoolName,
+    TicketId,
+)
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.observation import Level, Observation
 from hicache_ref.vocabulary.operations import Operation
@@ -235,7 +246,8 @@ class Lockstep:
             self.content.read(observation.contents)
             return
         rename = self.comparison.renamed
-        self.content.emptied(KV_HOST, {rename(pool, page) for pool, page in self.chooser.taken if pool == KV_HOST})
+        for name in (KV_HOST, STATE_DEVICE, STATE_HOST):
+            self.content.emptied(name, {rename(pool, page) for pool, page in self.chooser.taken if pool == name})
         self.content.issued(observation)
         if ours.outcome.kind in ("refused", "invalid"):
             return
@@ -253,13 +265,19 @@ class Lockstep:
             for page, digest in zip(ended.pages, ended.hashes, strict=True):
                 wrote[rename(KV_DEVICE, page)] = None if ended.doomed else digest
             self.content.pass_ended(wrote)
+            for slot in ended.state:
+                self.content.state_changed(rename(STATE_DEVICE, slot), None if ended.doomed else ended.hashes[-1])
         elif self.batch_read is not None and isinstance(op, ops.ReadDone):
             start, end = self.batch_read.done, self.batch_read.done + op.pages
             pairs = zip(self.batch_read.pages[start:end], self.batch_read.hashes[start:end], strict=True)
             self.content.fetched({rename(KV_HOST, page): digest for page, digest in pairs})
-        elif isinstance(op, ops.CopyDone | ops.CopyFailed) and op.ticket in self.model.state.tickets:
-            ticket = self.model.state.tickets[op.ticket]
-            self.content.ended(op.ticket, sum(len(part.device) for part in ticket.parts[: ticket.good]))
+        elif isinstance(op, ops.CopyDone | ops.CopyFailed):
+            ticket = self.model.state.tickets.get(op.ticket)
+            parts = ticket.parts[: ticket.good] if ticket is not None else ()
+            pages = sum(len(part.device) for part in parts if part.component == KV)
+            # A copy to a request is over as it ends: its one state is in place, or it failed.
+            states = sum(part.component == STATE for part in parts) if ticket else isinstance(op, ops.CopyDone)
+            self.content.ended(op.ticket, pages, states)
 
 
 def _say(outcome: Outcome) -> str:

@@ -21,6 +21,7 @@ from hicache_ref.requirements import (
     match,
     pages,
     prefetch,
+    state,
     storage_witnesses,
     store,
     transfer,
@@ -37,7 +38,7 @@ from hicache_ref.requirements.view import View
 
 AREAS = (
     pages, tree, match, insert, locks, leaves, evict, backup, load, transfer, waited, failure, draft, store, prefetch,
-    commits, hashing, events, conformance, lifecycle, witnesses, storage_witnesses,
+    commits, hashing, events, conformance, lifecycle, state, witnesses, storage_witnesses,
 )  # fmt: skip
 """Importing them registers their judges."""
 

@@ -143,7 +143,7 @@ class View:
         self._where: dict[PageHash, tuple[Row, int]] | None
         self._copies: tuple[Copies, ...]
         self._take_nodes(state, old)
-        self.root = self.row.get(ROOT, NOWHERE)
+        self.root: Row = self.row.get(ROOT, NOWHERE)
         self.pins: dict[NodeId, int]
         """How many receipts and copies name the KV of each node; likewise its state."""
 

@@ -10,7 +10,7 @@ from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import FACT, sometimes
 from hicache_ref.vocabulary.ids import KV_HOST
 from hicache_ref.vocabulary.operations import Forward, Insert, LoadBack, Operation
-from hicache_ref.vocabulary.outcomes import Evicted, Inserted, Outcome, Polled, Refused, Submitted
+from hicache_ref.vocabulary.outcomes import Evicted, Inserted, Matched, Outcome, Polled, Refused, Submitted
 
 Seen = Change[Operation, Outcome]
 
@@ -44,8 +44,30 @@ FACT.update(
         "staged_node_lost": "HC-XFER-57",
         "failed_backup_of_resident": "HC-XFER-58",
         "resident_below_failed_load": "HC-XFER-59",
+        "tombstone": "HC-STATE-50",
+        "cascade": "HC-STATE-51",
+        "late_state": "HC-STATE-52",
+        "state_attached_to_backed_up": "HC-STATE-53",
+        "state_existed": "HC-STATE-54",
+        "state_lost_by_demotion": "HC-STATE-55",
+        "load_of_kv_and_state": "HC-STATE-56",
+        "load_of_state": "HC-STATE-57",
+        "load_for_request": "HC-STATE-58",
+        "state_copied_for_request": "HC-STATE-59",
+        "state_part_failed": "HC-STATE-60",
+        "lock_on_tombstone": "HC-STATE-61",
+        "state_room_has_to_be_waited_for": "HC-STATE-62",
+        "left_under_write_back": "HC-STATE-63",
+        "copy_to_request_failed": "HC-STATE-64",
+        "copy_to_request_waits_for_another": "HC-STATE-65",
     }
 )
+
+
+@sometimes("HC-STATE-66", "match_prefix")
+def branching(change: Change[Operation, Matched]) -> bool:
+    """KV reached beyond the last state, so that a state is worth keeping there."""
+    return change.told.branching > 0
 
 
 @sometimes("HC-TREE-54", "insert")
