@@ -66,12 +66,14 @@ class Comparison:
     def residency(self, state: State, view: Seen, ours: Step) -> None:
         """Each page is on the same tiers on both sides (HC-CONF-07), and nodes end at the same keys (HC-CONF-08)."""
         self._dead_ends(state, view)
+        unlike: dict[PoolName, tuple[set[PageHash], set[PageHash]]] = {}
         for pool_name in self.pools:
             expected = dict(held_by_nodes(state, pool_name))
             theirs = view.pages[pool_name]
             if expected.keys() != theirs.keys():
-                names = self.names(state) | view.names
-                self._explain(pool_name, set(expected), set(theirs), names, ours)
+                unlike[pool_name] = (set(expected), set(theirs))
+        if unlike:
+            self._explain(unlike, self.names(state) | view.names, ours)
         if not self.tree:
             return
         ends = {node.hashes[-1] for node in state.nodes.values() if node.id != ROOT}
@@ -124,16 +126,20 @@ class Comparison:
                 texts[each.id] = text
         return names
 
-    def _explain(self, pool_name: PoolName, expected: set[PageHash], theirs: set[PageHash], names: dict[PageHash, str],
-                 ours: Step) -> None:  # fmt: skip
+    def _explain(
+        self, unlike: dict[PoolName, tuple[set[PageHash], set[PageHash]]], names: dict[PageHash, str], ours: Step
+    ) -> None:
         """Says which page is where it should not be, and names the order of victims if that is the reason."""
-        tier = _where(pool_name)
         name = names.get
-        spared = [digest for pool, digest in ours.victims if pool == pool_name and digest in theirs - expected]
-        if spared:
-            gone = ", ".join(sorted(name(d, d[:8]) for d in expected - theirs)) or "nothing else"
-            text = f"{tier} victim should have been {name(spared[0])}, which is still there; instead gone: {gone}"
-            raise Difference("HC-EVICT-02", text)
+        for pool_name, digest in ours.victims:
+            expected, theirs = unlike.get(pool_name, (set(), set()))
+            if digest in theirs - expected:
+                gone = ", ".join(sorted(name(d, d[:8]) for d in expected - theirs)) or "nothing else"
+                tier = _where(pool_name)
+                text = f"{tier} victim should have been {name(digest)}, which is still there; instead gone: {gone}"
+                raise Difference("HC-EVICT-02", text)
+        pool_name, (expected, theirs) = next(iter(unlike.items()))
+        tier = _where(pool_name)
         more = ", ".join(sorted(name(d, d[:8]) for d in theirs - expected))
         less = ", ".join(sorted(name(d, d[:8]) for d in expected - theirs))
         parts = [f"{text} on {tier}: {keys}" for text, keys in (("not expected", more), ("missing", less)) if keys]

@@ -150,6 +150,9 @@ class Rules(Frozen):
     load_matches: bool = False
     """Whether a load makes its path used, whether or not there is room: its caller matches it first."""
 
+    load_keeps_state_above: bool = False
+    """Whether the state of the node below which a load hangs is kept while room is made for it."""
+
     state_copy: Literal["submitted", "blocking"] = "submitted"
     """Whether the copy of a state for a request is submitted and ends later, or ends inside the step."""
 
@@ -304,6 +307,7 @@ _HIMAMBA = _HIRADIX | _IN_PROGRESS | {
     "state_copy": "blocking",
     "match_stamps_states": "path",
     "load_matches": True,
+    "load_keeps_state_above": True,
     "split_copies_hit_count": False,
     "write_back_protects": False,
 }
