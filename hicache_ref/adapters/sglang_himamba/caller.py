@@ -267,16 +267,15 @@ class HybridCaller(HybridObserver):
 
     def _load_waits_for(self, op: ops.LoadBack, node: Any) -> tuple[str, ...]:
         """Also the passes that hold slots, where even all evictable ones are too few."""
-        need = self._depth(node) - self._depth(self._resident(node))
+        above = node
+        while above.value is None:
+            above = above.parent
+        need = self._depth(node) - self._depth(above)
         if self._depth(node) - self._depth(self._device_end(node)) < self.engine.cache.load_back_threshold:
             return ()
         if op.quota is not None and need > op.quota:
             return ()
         states = self.engine.state_allocator.available_size() + int(self.engine.cache.mamba_evictable_size())
+        # The load keeps what it hangs below.
+        states -= above is not node and above.mamba_value is not None and not above.mamba_lock_ref
         return self._no_state().wait_for if states < 1 + (op.rid is not None) else super()._load_waits_for(op, node)
-
-    @staticmethod
-    def _resident(node: Any) -> Any:
-        while node.value is None:
-            node = node.parent
-        return node
