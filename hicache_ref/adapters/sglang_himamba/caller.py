@@ -51,13 +51,15 @@ class HybridCaller(HybridObserver):
         end = self._device_end(found.last_device_node)
         reach = len(found.device_indices) + self._kv_hit(found)
         device = self.engine.device_slots.pages(found.device_indices)[: self._depth(end)]
+        # Rounded down to a whole chunk it may end where the prefix does, and is of no use then.
+        branching = found.mamba_branching_seqlen or 0
         return Matched(
             device=device,
             host_hit=reach - len(device),
             last_device_node=key_of(end),
             last_host_node=key_of(found.last_host_node),
             best=self._best_of(found, op.key, reach),
-            branching=found.mamba_branching_seqlen or 0,
+            branching=branching if branching > reach else 0,
         )
 
     def _kv_hit(self, found: Any) -> int:
