@@ -74,11 +74,11 @@ class HybridRules(InsertRules):
         there = sorted((node.last[STATE], node.id) for node in self.state.nodes.values() if pool_name in node.at)
         for _, number in there:
             node = self.state.nodes.get(number)
-            if node is not None and self._may_lose_state(node, pool_name):
+            if node is not None and self.may_lose_state(node, pool_name):
                 self.victims.append((pool_name, node.hashes[-1]))
                 yield node
 
-    def _may_lose_state(self, node: Node, pool_name: PoolName) -> bool:
+    def may_lose_state(self, node: Node, pool_name: PoolName) -> bool:
         """Whether the node has a state there that nothing pins and no operation touches."""
         if node.id == ROOT or pool_name not in node.at or node.locks[STATE]:
             return False
@@ -123,7 +123,7 @@ class HybridRules(InsertRules):
         short = self._short(pool_name, states)
         if not short:
             return True
-        return sum(self._may_lose_state(node, pool_name) for node in self.state.nodes.values()) >= short
+        return sum(self.may_lose_state(node, pool_name) for node in self.state.nodes.values()) >= short
 
     # -- the request's own slot -------------------------------------------------------------------------------------
 

@@ -245,7 +245,7 @@ class View:
         """Who holds and touches which state slot is found out."""
         device, host = self.states
         device.take_holders(self._copies[2], [(each.state, ("request", each.id)) for each in self.requests.values()])
-        host.take_holders(self._copies[3], ())
+        host.take_holders(self._copies[3], self.storage.state_holders() if self.has_storage else ())
         for pool in self.states:
             touching = [(each.name, each.reads(pool.name), each.writes(pool.name)) for each in self.busy.values()]
             pool.take_touched(touching)
