@@ -17,6 +17,7 @@ from hicache_ref.vocabulary.ids import (
     ROOT,
     STATE,
     STATE_DEVICE,
+    STATE_HOST,
     TIER,
     PageHash,
     Pages,
@@ -169,6 +170,8 @@ class Comparison:
                 self._pair_prefetches(state, view, pairs)
             elif pool_name == STATE_DEVICE:
                 self._pair_states(state, view, pairs)
+            else:
+                self._pair_fetched_states(state, view, pairs)
             for page, theirs in pairs.items():
                 if known.get(page, theirs) != theirs and (pool_name, page) not in taken:
                     what = CALLED[pool_name]
@@ -203,6 +206,14 @@ class Comparison:
             ours, theirs = storage.records[name].pages, view.prefetches.get(name, ())
             if len(ours) != len(theirs):
                 raise Difference("HC-PREF-01", f"prefetch {name} has {len(theirs)} host pages, expected {len(ours)}")
+            pairs.update(zip(ours, theirs, strict=True))
+
+    def _pair_fetched_states(self, state: State, view: Seen, pairs: Pairs) -> None:
+        storage = state.storage
+        for name in storage.open.values():
+            ours, theirs = storage.records[name].states, view.states[STATE_HOST].get(name, ())
+            if len(ours) != len(theirs):
+                raise Difference("HC-PREF-01", f"prefetch {name} has {len(theirs)} state slots, expected {len(ours)}")
             pairs.update(zip(ours, theirs, strict=True))
 
     def learn(self, state: State, ours: Outcome, theirs: Outcome, taken: Collection[tuple[PoolName, int]]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from hicache_ref.adapters.sglang_himamba.books import HybridWatch
 from hicache_ref.adapters.sglang_himamba.engine import HybridEngine
 from hicache_ref.adapters.sglang_himamba.observe import HybridObserver
+from hicache_ref.adapters.sglang_himamba.workers import HybridWorkers
 from hicache_ref.adapters.sglang_hiradix.books import Copy, Pass, Request
 from hicache_ref.adapters.sglang_hiradix.pages import Stamps
 from hicache_ref.adapters.sglang_hiradix.substitutes import Bag
@@ -33,6 +34,7 @@ class HybridCaller(HybridObserver):
     """Each operation is one method of its name."""
 
     watch_kind = HybridWatch
+    workers_kind = HybridWorkers
     engine: HybridEngine
     watch: HybridWatch
 
@@ -266,6 +268,14 @@ class HybridCaller(HybridObserver):
             if request is not None and op.rid is not None and request.mamba_pool_idx is not None:
                 slot = int(request.mamba_pool_idx) - 1
                 self.books.requests[op.rid] = Request((), state=(slot,))
+
+    def from_where(self, key: Key) -> tuple[int, bool]:
+        """A prefetch asks for what is behind the best end: a node whose state is on some tier, or the root."""
+        count, node, _ = self.look(key)
+        node = node.parent if self._depth(node) > count else node
+        while node.parent is not None and node.mamba_value is None and node.mamba_host_value is None:
+            node = node.parent
+        return self._depth(node), node.parent is None or node.host_value is not None
 
     def _load_waits_for(self, op: ops.LoadBack, node: Any) -> tuple[str, ...]:
         """Also the passes that hold slots, where even all evictable ones are too few."""

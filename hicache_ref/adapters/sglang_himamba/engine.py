@@ -72,7 +72,7 @@ class HybridEngine(Engine):
             buffer.zero_()
 
     def _host_state_tensors(self) -> tuple[torch.Tensor, ...]:
-        return (*self.host_states.conv_buffer, self.host_states.temporal_buffer)
+        return (self.host_states.temporal_buffer, *self.host_states.conv_buffer)
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
@@ -152,9 +152,9 @@ class HybridEngine(Engine):
         return [both[kv][:, layer] for kv in range(2) for layer in range(LAYERS)]
 
     def state_buffers(self) -> Sequence[torch.Tensor]:
-        """Convolution states of each layer, then temporal ones: one number a slot."""
+        """Temporal states of each layer, then convolution states, as storage keeps them: one number a slot."""
         cache = self.states.mamba_cache
-        return [*cache.conv[0], *cache.temporal]
+        return [*cache.temporal, *cache.conv[0]]
 
     def host_state_buffers(self) -> Sequence[torch.Tensor]:
         """As `state_buffers`."""
