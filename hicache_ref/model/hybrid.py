@@ -91,6 +91,9 @@ class HybridRules(InsertRules):
     def device_room(self, count: int, states: int = 0, *, for_copy: bool = False) -> Refused | None:
         """Also so many state slots."""
         if not self._can_free(STATE_DEVICE, states):
+            if for_copy and self.rules.evict_device_for_hopeless:
+                super().device_room(count, for_copy=for_copy)
+                self.evict_state(self._short(STATE_DEVICE, states))
             return self._no_slot()
         refused = super().device_room(count, for_copy=for_copy)
         if refused is None and self._short(STATE_DEVICE, states):
