@@ -118,10 +118,10 @@ class HostStateEvictedUnderCopy(Model):
     SGLang's hybrid cache puts the slot into the list of those that may go before the copy has ended.
     """
 
-    def _may_lose_state(self, node: Node, pool_name: PoolName) -> bool:
+    def may_lose_state(self, node: Node, pool_name: PoolName) -> bool:
         """On host always."""
         on_host = pool_name == STATE_HOST and pool_name in node.at and node.id != ROOT
-        return on_host or super()._may_lose_state(node, pool_name)
+        return on_host or super().may_lose_state(node, pool_name)
 
 
 @plant_in_hybrid("state-freed-under-copy", "K6", OWN, expected="HC-XFER-01")

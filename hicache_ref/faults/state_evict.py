@@ -155,7 +155,7 @@ class HostStatesNeverRefreshed(Model):
         there = sorted((node.born, node.id) for node in self.state.nodes.values() if pool_name in node.at)
         for _, number in there:
             node = self.state.nodes.get(number)
-            if node is not None and self._may_lose_state(node, pool_name):
+            if node is not None and self.may_lose_state(node, pool_name):
                 self.victims.append((pool_name, node.hashes[-1]))
                 yield node
 
@@ -164,7 +164,7 @@ class HostStatesNeverRefreshed(Model):
 class LockedStateEvicted(Model):
     """The state of a node is evicted while a lock holds it."""
 
-    def _may_lose_state(self, node: Node, pool_name: PoolName) -> bool:
+    def may_lose_state(self, node: Node, pool_name: PoolName) -> bool:
         """Locks do not count."""
         return node.id != ROOT and pool_name in node.at
 

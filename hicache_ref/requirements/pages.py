@@ -5,7 +5,7 @@ from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.holders import PoolView
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import View, copy_in
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, KV_POOLS, STATE_DEVICE, TIER, Pages
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, KV_POOLS, STATE_DEVICE, STATE_HOST, TIER, Pages
 from hicache_ref.vocabulary.operations import GiveBack, TakePages
 from hicache_ref.vocabulary.outcomes import Done, Took
 
@@ -18,6 +18,8 @@ def _claims(view: View, pool: PoolView) -> list[tuple[Pages, Owner]]:
         claims.extend((request.pages, ("request", request.id)) for request in view.requests.values())
     elif pool.name == STATE_DEVICE:
         claims.extend((request.state, ("request", request.id)) for request in view.requests.values())
+    if pool.name == STATE_HOST:
+        claims.extend(view.storage.state_holders())
     if pool.name != KV_HOST:
         return claims
     waiting = filter(None, map(view.storage.prefetch, view.storage.open.values()))
@@ -113,7 +115,8 @@ def owner_map_is_true(view: View) -> int:
 def _contents(view: View, pool: PoolView) -> None:
     for number, pages in pool.unlike:
         row = view.row[number]
-        for page, digest, held in zip(pages, row.hashes, pool.contents(pages), strict=False):
+        hashes = row.hashes if pool.name in KV_POOLS else row.hashes[-1:]
+        for page, digest, held in zip(pages, hashes, pool.contents(pages), strict=False):
             if held is not None and held != digest:
                 said = f"{_named(pool, page)} of node {row.id} holds {held[:8]}"
                 raise Broken.because(f"{said}, the node says {digest[:8]}")
@@ -121,15 +124,17 @@ def _contents(view: View, pool: PoolView) -> None:
 
 @always("HC-PAGE-06", "nodes", "contents")
 def device_contents(view: View) -> int:
-    """A written device page of a node holds what the node says."""
-    _contents(view, view.device)
+    """A written device page of a node holds what the node says, a written state slot the state at its end."""
+    for pool in (view.device, *view.states[:1]):
+        _contents(view, pool)
     return len(view.rows)
 
 
 @always("HC-PAGE-07", "nodes", "contents")
 def host_contents(view: View) -> int:
-    """A written host page of a node holds what the node says."""
-    _contents(view, view.host)
+    """A written host page of a node holds what the node says, a written state slot the state at its end."""
+    for pool in (view.host, *view.states[1:]):
+        _contents(view, pool)
     return len(view.rows)
 
 
