@@ -4,7 +4,7 @@ import math
 
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import View
+from hicache_ref.requirements.view import PART, View
 from hicache_ref.vocabulary.ids import ROOT
 from hicache_ref.vocabulary.operations import Audit, Operation, SetWritePolicy
 from hicache_ref.vocabulary.outcomes import Audited, Done, Invalid, Matched, Outcome, Refused
@@ -69,7 +69,7 @@ def refused_changes_nothing(change: Change[Operation, Refused]) -> int:
     if change.op.op in ("reset", "detach"):
         return 0
     if not change.what.victims:
-        what = before.differs(after)
+        what = None if _was_only_matched(change) else before.differs(after)
         if what or change.what.effects or change.what.events:
             raise Broken.because(f"{change.op.op} was refused ({change.told.why}) and changed {what or 'the world'}")
         return 1
@@ -83,6 +83,14 @@ def refused_changes_nothing(change: Change[Operation, Refused]) -> int:
         if was is None or (was.key, was.lock) != (row.key, row.lock):
             raise Broken.because(f"{change.op.op} was refused ({change.told.why}) and changed node {row.id}")
     return 1
+
+
+def _was_only_matched(change: Change[Operation, Refused]) -> bool:
+    """Only recency differs, for a load that by the rule `load_matches` has matched its key before it was refused."""
+    before, after = change.before, change.after
+    if change.op.op != "load_back" or not before.rules.load_matches or after.changed(before) & ~PART["nodes"]:
+        return False
+    return {row.id: row[:-2] for row in before.rows} == {row.id: row[:-2] for row in after.rows}
 
 
 @step("HC-CONF-11")
