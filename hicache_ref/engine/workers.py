@@ -166,8 +166,7 @@ class StorageWorkers:
                 return job
             lane.jobs.append(job)
             lane.waiting.append(job)
-            # All of the lane's threads: each may take a call of the job.
-            lane.arrived.notify_all()
+            lane.arrived.notify()
         return job
 
     def cancel(self, name: str) -> None:
@@ -263,6 +262,8 @@ class StorageWorkers:
             job.running += 1
             if job.is_spent:
                 lane.waiting.popleft()
+            if lane.waiting:
+                lane.arrived.notify()
             return job, start
 
     def _call(self, job: Job, start: int) -> Call:
