@@ -54,6 +54,7 @@ _SUFFIXES = (".bin", ".long")
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
 _READ = os.O_RDONLY | os.O_CLOEXEC
+_MAY_BE_GONE = suppress(FileNotFoundError)
 
 
 def _bytes_of(key: str) -> bytes:
@@ -106,9 +107,9 @@ class FilesBackend(Handle):
         read_one = self._read_sealed if self._sealed else self._read_plain
         seal = bytearray(_SEAL.size + 1)
         found = [read_one(key, view, seal) for key, view in zip(keys, into, strict=True)]
-        damaged = [key for key, hit in zip(keys, found, strict=True) if hit is None and self._is_removed(key)]
+        bad = () if None not in found else [key for key, hit in zip(keys, found, strict=True) if hit is None]
         hits = [hit is True for hit in found]
-        self._count_reads(hits, into, len(damaged))
+        self._count_reads(hits, into, damaged=sum(map(self._is_removed, bad)))
         return hits
 
     def write(self, keys: Sequence[str], pages: Sequence[Buffer]) -> list[bool]:
@@ -134,7 +135,7 @@ class FilesBackend(Handle):
         with os.scandir(self._root) as entries:
             for entry in entries:
                 if entry.name.endswith(_SUFFIXES):
-                    with suppress(FileNotFoundError):
+                    with _MAY_BE_GONE:
                         os.unlink(entry.path)
 
     def _let_go(self) -> None:
@@ -158,11 +159,12 @@ class FilesBackend(Handle):
         The seal's buffer is one byte too long, so that a longer file shows by the count of bytes read.
         """
         size = view.nbytes
+        whole = size + _SEAL.size
         try:
             descriptor = os.open(self._path(key), _READ)
             try:
                 got = os.readv(descriptor, (view, seal))
-                if got != size + _SEAL.size:
+                if got != whole:
                     got = _read_on(descriptor, got, view, seal)
             finally:
                 os.close(descriptor)
@@ -171,7 +173,7 @@ class FilesBackend(Handle):
         except OSError:
             return None
         magic, code, length, digest = _SEAL.unpack_from(seal)
-        if got != size + _SEAL.size or magic != _MAGIC or length != size or code not in _DIGESTS:
+        if got != whole or magic != _MAGIC or length != size or code not in _DIGESTS:
             return None
         return _DIGESTS[code](view, key) == digest or None
 
@@ -220,7 +222,7 @@ class FilesBackend(Handle):
                 raise
             return "refused"
         finally:
-            with suppress(FileNotFoundError):
+            with _MAY_BE_GONE:
                 os.unlink(draft)
 
 
@@ -261,10 +263,9 @@ def _read_on(descriptor: int, got: int, view: Buffer, seal: bytearray) -> int:
 
 def _write_all(descriptor: int, page: Buffer, seal: bytes) -> None:
     """Page and seal are in the file: large ones go in pieces. Raises OSError."""
-    done = os.writev(descriptor, (page, seal))
-    whole = flat(page)
-    while done < len(whole) + len(seal):
-        done += os.writev(descriptor, (whole[done:], seal[max(0, done - len(whole)) :]))
+    done, size = os.writev(descriptor, (page, seal)), page.nbytes
+    while done < size + len(seal):
+        done += os.writev(descriptor, (flat(page)[done:], seal[max(0, done - size) :]))
 
 
 def _sync_folder(path: str) -> None:
