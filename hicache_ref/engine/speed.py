@@ -97,7 +97,7 @@ class _Run:
         """Seconds for a prefetch, a plain read, a backup and a plain write of the same bytes, in the same order."""
         cache = self.cache
         key = Key(tokens=tuple(range(number * 10**6, number * 10**6 + self.pages * PAGE_TOKENS)))
-        names = [self._naming(digest, KV_POOL) for digest in chain(cache.model.pages(key), None)]
+        names = self._naming(chain(cache.model.pages(key), None), KV_POOL)
         plain, views = self.folder / f"plain-{number}", cache.memory.pools[KV_HOST].views(range(self.pages))
         plain.mkdir()
         self._bring_to_host(key)

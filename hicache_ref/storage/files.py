@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from hicache_ref.storage.base import Buffer, Handle, StorageError, expect_pairs, flat, leading
+from hicache_ref.storage.base import Buffer, Handle, StorageError, expect_pairs, flat
 from hicache_ref.storage.desk import Desk, remove_abandoned
 from hicache_ref.vocabulary.base import Frozen
 
@@ -48,7 +48,7 @@ class FilesOptions(Frozen):
 
 _SEAL = struct.Struct("<7sBQ16s")
 _MAGIC = b"hicache"
-_PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+_is_plain = re.compile(r"[A-Za-z0-9_.-]{1,200}").fullmatch
 _NAME_MAX = 200
 _SUFFIXES = (".bin", ".long")
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -95,7 +95,10 @@ class FilesBackend(Handle):
     def exists(self, keys: Sequence[str]) -> int:
         """How many of `keys` have a file, from the first on."""
         self.expect_open()
-        return leading(os.access(self._path(key), os.F_OK) for key in keys)
+        for count, key in enumerate(keys):
+            if not os.access(self._path(key), os.F_OK):
+                return count
+        return len(keys)
 
     def read(self, keys: Sequence[str], into: Sequence[Buffer]) -> list[bool]:
         """For each key whether its buffer holds the object, whole and unharmed.
@@ -146,7 +149,7 @@ class FilesBackend(Handle):
 
     def _path(self, key: str) -> str:
         """The file of an object. What could mean something else in a path is escaped; other keys, other names."""
-        if _PLAIN.fullmatch(key):
+        if _is_plain(key):
             return f"{self._root}/{key}.bin"
         name = quote(_bytes_of(key), safe="")
         if 0 < len(name) <= _NAME_MAX:
