@@ -29,6 +29,9 @@ PAGE_TOKENS = 1
 """SGLang's default: a page is what one token leaves, and 64 KiB are what models of a few billion weights leave."""
 
 ROUNDS = 25
+TURNS = 2
+"""Reads on either side a round, since what was written once can be read more often."""
+
 ROWS = ("prefetch files vs plain read", "backup files vs plain write")
 MEMORY = "/dev/shm"
 """Where the folder is, if there is such a place: what a disk does at the time would hide what we do."""
@@ -54,13 +57,10 @@ def storage_rows(pages: int = PAGES, page_bytes: int = PAGE_BYTES, rounds: int =
     with TemporaryDirectory(prefix="hicache-speed-", dir=MEMORY if os.path.isdir(MEMORY) else None) as folder:
         run = _Run(Path(folder), pages, page_bytes)
         with run.cache, _young_garbage_only():
-            times = [run.round(number) for number in range(rounds)]
-    prefetch, read, backup, write = zip(*times, strict=True)
+            for number in range(rounds):
+                run.round(number)
     size = pages * page_bytes / 1e6
-    return [
-        _row(ROWS[0], size, prefetch, read),
-        _row(ROWS[1], size, backup, write),
-    ]
+    return [_row(ROWS[0], size, run.reads), _row(ROWS[1], size, run.writes)]
 
 
 @contextmanager
@@ -74,8 +74,9 @@ def _young_garbage_only() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _row(name: str, size: float, ours: Sequence[float], other: Sequence[float]) -> Row:
-    ratio = median(its / mine for mine, its in zip(ours, other, strict=True))
+def _row(name: str, size: float, seconds: Sequence[tuple[float, float]]) -> Row:
+    ours, other = zip(*seconds, strict=True)
+    ratio = median(its / mine for mine, its in seconds)
     return Row(name=name, ours=size / median(ours), other=size / median(other), unit="MB/s", ratio=ratio)
 
 
@@ -92,26 +93,30 @@ class _Run:
         self.cache = StoredCache(profile, lambda: FilesBackend(folder / "store"), settings)
         self.cache.step(ops.Attach(settings=StorageSettings(prefetch_policy="wait_complete", prefetch_threshold=1)))
         self._naming = naming(profile, settings)
+        self.reads: list[tuple[float, float]] = []
+        """Seconds of each prefetch, and of the plain read beside it; `writes` has backups and plain writes."""
 
-    def round(self, number: int) -> tuple[float, float, float, float]:
-        """Seconds for a prefetch, a plain read, a backup and a plain write of the same bytes, in the same order."""
+        self.writes: list[tuple[float, float]] = []
+
+    def round(self, number: int) -> None:
+        """The same bytes have gone both ways, by the engine and plainly: to storage once, and back in either order."""
         cache = self.cache
         key = Key(tokens=tuple(range(number * 10**6, number * 10**6 + self.pages * PAGE_TOKENS)))
         names = self._naming(chain(cache.model.pages(key), None), KV_POOL)
         plain, views = self.folder / f"plain-{number}", cache.memory.pools[KV_HOST].views(range(self.pages))
         plain.mkdir()
         self._bring_to_host(key)
-        backup, write = timed(number, self._backup, lambda: plain_write(str(plain), names, views))
+        self.writes.append(timed(number, self._backup, lambda: plain_write(str(plain), names, views)))
+        rmtree(plain)
         cache.step(ops.Evict(n=self.pages))
-        cache.step(ops.EvictHost(n=2 * self.pages))
         store = str(self.folder / "store")
         # What is read for the first time after it was written comes slower: uncounted, so that both are spared that.
         plain_read(store, names, views)
-        prefetch, read = timed(number, lambda: self._prefetch(key), lambda: plain_read(store, names, views))
+        for turn in range(TURNS):
+            cache.step(ops.EvictHost(n=2 * self.pages))
+            self.reads.append(timed(turn, lambda: self._prefetch(key), lambda: plain_read(store, names, views)))
         cache.step(ops.EvictHost(n=2 * self.pages))
         cache.step(ops.ClearStorage())
-        rmtree(plain)
-        return prefetch, read, backup, write
 
     def _bring_to_host(self, key: Key) -> None:
         """All pages of the key are on host, and nothing of them in storage."""
