@@ -263,6 +263,7 @@ class StorageWorkers:
             if job.is_spent:
                 lane.waiting.popleft()
             if lane.waiting:
+                # Whoever takes a call wakes the next: woken all at once, they would only queue for the lock.
                 lane.arrived.notify()
             return job, start
 

@@ -47,7 +47,7 @@ def _part(text: str | None) -> bytes:
     return b"\x01" + struct.pack("<Q", len(raw)) + raw
 
 
-@lru_cache(maxsize=1 << 10)
+@lru_cache(maxsize=1 << 6)
 def chain(pages: PageKeys, prior: PageHash | None, bigram: bool = False) -> tuple[PageHash, ...]:
     """The digests of consecutive `pages`, the first one chained to `prior`."""
     hashes = []
