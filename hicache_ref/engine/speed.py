@@ -34,7 +34,7 @@ sooner: that is between two calls of the store, of 32 pages each."""
 
 ROUNDS = 25
 TURNS = 2
-"""Reads on either side a round, since what was written once can be read more often."""
+"""Reads on either side a round, since what was written once can be read more often; each is first as often."""
 
 ROWS = ("prefetch files vs plain read", "backup files vs plain write")
 MEMORY = "/dev/shm"
@@ -51,7 +51,9 @@ class Row(Frozen):
     ratio: float
 
 
-def storage_rows(pages: int = PAGES, page_bytes: int = PAGE_BYTES, rounds: int = ROUNDS) -> list[Row]:
+def storage_rows(
+    pages: int = PAGES, page_bytes: int = PAGE_BYTES, rounds: int = ROUNDS, turns: int = TURNS
+) -> list[Row]:
     """Prefetch and backup of one prompt of `pages` pages of `page_bytes` bytes, in MB/s; medians of `rounds`.
 
     Through model, workers and a folder of files, beside a loop that reads the same files into the same memory, and one
@@ -62,7 +64,7 @@ def storage_rows(pages: int = PAGES, page_bytes: int = PAGE_BYTES, rounds: int =
         run = _Run(Path(folder), pages, page_bytes)
         with run.cache, _young_garbage_only():
             for number in range(rounds):
-                run.round(number)
+                run.round(number, turns)
     size = pages * page_bytes / 1e6
     return [_row(ROWS[0], size, run.reads), _row(ROWS[1], size, run.writes)]
 
@@ -102,8 +104,8 @@ class _Run:
 
         self.writes: list[tuple[float, float]] = []
 
-    def round(self, number: int) -> None:
-        """The same bytes have gone both ways, by the engine and plainly: to storage once, and back in either order."""
+    def round(self, number: int, turns: int) -> None:
+        """The same bytes have gone both ways, by the engine and plainly: to storage once, and back in some turns."""
         cache = self.cache
         key = Key(tokens=tuple(range(number * 10**6, number * 10**6 + self.pages * PAGE_TOKENS)))
         names = self._naming(chain(cache.model.pages(key), None), KV_POOL)
@@ -116,7 +118,7 @@ class _Run:
         store = str(self.folder / "store")
         # What is read for the first time after it was written comes slower: uncounted, so that both are spared that.
         plain_read(store, names, views)
-        for turn in range(TURNS):
+        for turn in range(turns):
             cache.step(ops.EvictHost(n=2 * self.pages))
             self.reads.append(timed(turn, lambda: self._prefetch(key), lambda: plain_read(store, names, views)))
         cache.step(ops.EvictHost(n=2 * self.pages))
