@@ -33,9 +33,6 @@ BATCH = 512
 sooner: that is between two calls of the store, of 32 pages each."""
 
 ROUNDS = 25
-TURNS = 2
-"""Reads on either side a round, since what was written once can be read more often; each is first as often."""
-
 ROWS = ("prefetch files vs plain read", "backup files vs plain write")
 MEMORY = "/dev/shm"
 """Where the folder is, if there is such a place: what a disk does at the time would hide what we do."""
@@ -51,9 +48,7 @@ class Row(Frozen):
     ratio: float
 
 
-def storage_rows(
-    pages: int = PAGES, page_bytes: int = PAGE_BYTES, rounds: int = ROUNDS, turns: int = TURNS
-) -> list[Row]:
+def storage_rows(pages: int = PAGES, page_bytes: int = PAGE_BYTES, rounds: int = ROUNDS) -> list[Row]:
     """Prefetch and backup of one prompt of `pages` pages of `page_bytes` bytes, in MB/s; medians of `rounds`.
 
     Through model, workers and a folder of files, beside a loop that reads the same files into the same memory, and one
@@ -64,7 +59,7 @@ def storage_rows(
         run = _Run(Path(folder), pages, page_bytes)
         with run.cache, _young_garbage_only():
             for number in range(rounds):
-                run.round(number, turns)
+                run.round(number)
     size = pages * page_bytes / 1e6
     return [_row(ROWS[0], size, run.reads), _row(ROWS[1], size, run.writes)]
 
@@ -104,8 +99,8 @@ class _Run:
 
         self.writes: list[tuple[float, float]] = []
 
-    def round(self, number: int, turns: int) -> None:
-        """The same bytes have gone both ways, by the engine and plainly: to storage once, and back in some turns."""
+    def round(self, number: int) -> None:
+        """The same bytes have gone both ways, by the engine and plainly: to storage, then back."""
         cache = self.cache
         key = Key(tokens=tuple(range(number * 10**6, number * 10**6 + self.pages * PAGE_TOKENS)))
         names = self._naming(chain(cache.model.pages(key), None), KV_POOL)
@@ -115,12 +110,11 @@ class _Run:
         self.writes.append(timed(number, self._backup, lambda: plain_write(str(plain), names, views)))
         rmtree(plain)
         cache.step(ops.Evict(n=self.pages))
+        cache.step(ops.EvictHost(n=2 * self.pages))
         store = str(self.folder / "store")
         # What is read for the first time after it was written comes slower: uncounted, so that both are spared that.
         plain_read(store, names, views)
-        for turn in range(turns):
-            cache.step(ops.EvictHost(n=2 * self.pages))
-            self.reads.append(timed(turn, lambda: self._prefetch(key), lambda: plain_read(store, names, views)))
+        self.reads.append(timed(number, lambda: self._prefetch(key), lambda: plain_read(store, names, views)))
         cache.step(ops.EvictHost(n=2 * self.pages))
         cache.step(ops.ClearStorage())
 

@@ -365,7 +365,7 @@ def test_pages_are_views_of_one_array() -> None:
 
 def test_speeds_are_measured() -> None:
     """Goal: the rows of the benchmark are there. Method: few and small pages; ratio against its two sides."""
-    rows = storage_rows(pages=20, page_bytes=512, rounds=1, turns=1)
+    rows = storage_rows(pages=20, page_bytes=512, rounds=1)
 
     assert ["prefetch files vs plain read", "backup files vs plain write"] == [row.name for row in rows]
     for row in rows:
