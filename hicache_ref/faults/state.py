@@ -160,7 +160,7 @@ class PathPinsItsStates(Model):
         return told
 
 
-@plant_in_hybrid("state-pinned-without-kv", "K3", OWN, expected=("HC-STATE-22", "HC-LOCK-02"))
+@plant_in_hybrid("state-pinned-without-kv", "K3", OWN, expected=("HC-STATE-22", "HC-LOCK-02", "HC-EVICT-04"))
 class StatePinnedWithoutKv(Model):
     """A lock pins the state at its end and not the KV before it, which is evicted from under its holder."""
 

@@ -10,7 +10,6 @@ from hicache_ref.vocabulary.ids import (
     KV_POOLS,
     ROOT,
     STATE,
-    STATE_DEVICE,
     STATE_HOST,
     Component,
     Pages,
@@ -26,13 +25,12 @@ class BackupLeavesState(Model):
 
     def take_on_host(self, node: Node) -> tuple[Part, ...]:
         """The state gets no slot."""
-        if KV not in self.lacking(node):
-            return super().take_on_host(node)
-        slots = node.at.pop(STATE_DEVICE, None)
         parts = super().take_on_host(node)
-        if slots is not None:
-            node.at[STATE_DEVICE] = slots
-        return parts
+        if len(parts) > 1:
+            slots = node.at[STATE_HOST]
+            self.place(node, STATE_HOST, None)
+            self.release(STATE_HOST, slots)
+        return parts[:1]
 
 
 @plant_in_hybrid("late-state-not-backed-up", "K4", "D16", expected=("HC-BACKUP-05", "HC-STATE-19", "HC-STATE-08"))

@@ -276,9 +276,9 @@ class Lockstep:
             start, stop = self.batch_read.done, self.batch_read.done + op.pages
             pairs = zip(self.batch_read.pages[start:stop], self.batch_read.hashes[start:stop], strict=True)
             self.content.fetched(KV_HOST, {rename(KV_HOST, page): digest for page, digest in pairs})
-            states = self.batch_read.states if op.state else ()
             end = self.batch_read.hashes[-1]
-            self.content.fetched(STATE_HOST, {rename(STATE_HOST, slot): end for slot in states})
+            slots = self.batch_read.states if op.state else ()
+            self.content.fetched(STATE_HOST, {rename(STATE_HOST, slot): end for slot in slots})
         elif isinstance(op, ops.CopyDone | ops.CopyFailed):
             ticket = self.model.state.tickets.get(op.ticket)
             parts = ticket.parts[: ticket.good] if ticket is not None else ()

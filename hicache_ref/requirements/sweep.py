@@ -121,7 +121,8 @@ class Sweep:
             found = self.before.cached(self.change.hashes)
             if self.before.states:
                 found = found[: ends(self.before, self.change.hashes).best]
-            self.pins.update([row.id for row, _ in found[-1:]])
+            self.anchors.update([row.id for row, _ in found[-1:]])
+            self.pins.update(self.anchors)
 
     def _replay(self, victims: tuple[tuple[PoolName, PageHash], ...]) -> None:
         pending: Row | None = None
