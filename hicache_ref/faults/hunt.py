@@ -80,7 +80,7 @@ def hunt(
     try the search goes on for `AFTERWARDS` steps at most, and the smallest trace of that many that end in the same
     requirement is the one that is kept.
     """
-    without_storage = 0.0 if storage else WITHOUT_STORAGE
+    without_storage = 0.0 if storage else 1.0 if state else WITHOUT_STORAGE
     first: Catch | None = None
     best: Catch | None = None
     taken, end, profile = 0, steps, base

@@ -23,7 +23,7 @@ class NoCascade(Model):
         """It stays."""
 
 
-@plant_in_hybrid("cascade-stops-at-parent", "K5", OWN, expected="HC-STATE-07")
+@plant_in_hybrid("cascade-stops-at-parent", "K5", OWN, expected=("HC-STATE-07", "HC-LEAF-01"))
 class CascadeStopsAtParent(Model):
     """A leaf without state goes, and the tombstone above that has thereby become a leaf stays."""
 
