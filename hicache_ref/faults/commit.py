@@ -19,9 +19,9 @@ class _WhoAsked(Model):
 
     asked_by: dict[str, str | None] = {}
 
-    def _close(self, name: str) -> Pages:
+    def _close(self, name: str, *, with_state: bool = False) -> Pages:
         self.asked_by = {**self.asked_by, name: self._prefetch(name).rid}
-        return super()._close(name)
+        return super()._close(name, with_state=with_state)
 
 
 def _free_under_worker(model: Model, pages: Pages) -> None:
@@ -135,10 +135,10 @@ class ClosedKeepsItsMark(Model):
     SGLang: the handler of late acknowledgements freed from the old mark of completion, without moving it.
     """
 
-    def _close(self, name: str) -> Pages:
+    def _close(self, name: str, *, with_state: bool = False) -> Pages:
         """While it reads, the record names all of its pages."""
         record = self._prefetch(name)
-        taken = super()._close(name)
+        taken = super()._close(name, with_state=with_state)
         if taken and isinstance(record, PrefetchReading):
             whole = {part: getattr(record, part) for part in ("pages", "hashes", "key", "done")}
             self.storage.records[name] = self._prefetch(name).model_copy(update=whole)
@@ -258,7 +258,7 @@ class RevokedUntold(Model):
         return False
 
 
-@plant_in_storage("revocation-by-request", "K1", "OR-6", expected=("HC-PREF-19", "HC-STORE-13"))
+@plant_in_storage("revocation-by-request", "K1", "OR-6", "N1", expected=("HC-PREF-19", "HC-STORE-13"))
 class RevocationByRequest(_WhoAsked):
     """The answer to a closed prefetch takes the one that its request has open now off the books, with its pages.
 
@@ -318,7 +318,8 @@ class LateEndIsCached(Model):
         if self.polls and late and anchor is not None and (anchor.id == ROOT or anchor.host is not None):
             self._hang(anchor, record, record.pages[:done])
         committed = super().apply_read(name, done)
-        self._update_leaves_of(record.pages)
+        for node in self.owners(KV_HOST, record.pages):
+            self.update_leaf(node.id)
         return committed
 
 

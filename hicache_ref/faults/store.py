@@ -1,6 +1,7 @@
 """Faults of the way down: pages that never reach storage, reach it under other names, or are called stored."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hicache_ref.faults.catalogue import OWN, RuleValue, plant_in_storage
 from hicache_ref.model import Model
@@ -46,10 +47,10 @@ class LastFragmentOwed(Model):
     SGLang: the pending entry names the node, which is the suffix after a split.
     """
 
-    def acknowledged(self, part: Part) -> None:
-        """The deepest node that owns a page of the part."""
-        for node in self.owners(KV_HOST, part.host)[-1:]:
-            super().acknowledged(Part(component=part.component, device=part.device, host=node.host or ()))
+    def acknowledged(self, parts: tuple[Part, ...]) -> None:
+        """The deepest node that owns a page of the copy."""
+        owners = [node for part in parts for node in self.owners(KV_HOST, part.host)]
+        super().acknowledged(tuple(replace(part, host=node.host or ()) for part in parts for node in owners[-1:]))
 
 
 @plant_in_storage("never-offered-twice", "K4", "D38", expected="HC-STORE-02")
@@ -123,12 +124,12 @@ class PutUnderRootChain(Model):
     SGLang: a node hashed below one without hashes begins a chain, and storage gets the keys of another prompt.
     """
 
-    def _put(self, node: Node, pages: list[int], path: list[PageHash]) -> None:
+    def _put(self, node: Node, pages: list[int], path: list[PageHash], states: dict[PageHash, int]) -> None:
         """The node's own pages are chained to nothing."""
         if node.parent != ROOT and path[-1] == node.hashes[-1]:
             own = chain(node.key, self.storage_seed(node.extra), self.profile.bigram)
             path = [*path[: -len(own)], *own]
-        super()._put(node, pages, path)
+        super()._put(node, pages, path, states)
 
 
 @plant_in_storage("whole-write-at-once", "K14", OWN, expected="HC-STORE-08")

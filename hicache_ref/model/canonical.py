@@ -6,7 +6,7 @@ What the form leaves out or makes relative, and why nothing that follows can tel
   same, no more, and the free page that an allocation takes is as good as any other.
 - What a page holds: nothing, what is wanted there, or something else. No step looks closer.
 - The clock: which of two nodes was used earlier, and only where neither is above the other. Leaves of one tier never
-  lie above each other, so that eviction compares no others.
+  lie above each other, so that eviction compares no others. Of states every order matters, where there is one.
 - When a node was born: as the clock, and only under the policies that ask for it.
 - Hits: up to the count from which one more changes nothing. Priorities: only under the policy of that name.
 - Lock counts, leaf sets, sums and free lists: they follow from the rest (HC-LOCK-01, HC-LEAF-01, HC-LEAF-02,
@@ -25,8 +25,17 @@ import sys
 from collections.abc import Hashable
 from functools import lru_cache
 
-from hicache_ref.model.records import Backup, Prefetch, PrefetchEnded, PrefetchQueued, PrefetchReading, Record
-from hicache_ref.model.state import Node, PageRef, Pool, Receipt, Request, State, Ticket
+from hicache_ref.model.components import COMPONENT
+from hicache_ref.model.records import (
+    Backup,
+    BackupEnded,
+    Prefetch,
+    PrefetchEnded,
+    PrefetchQueued,
+    PrefetchReading,
+    Record,
+)
+from hicache_ref.model.state import Node, PageRef, Part, Pass, Pool, Receipt, Request, State, Ticket
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
 from hicache_ref.vocabulary.ids import (
     DEVICE,
@@ -34,8 +43,10 @@ from hicache_ref.vocabulary.ids import (
     KV,
     KV_DEVICE,
     KV_HOST,
-    KV_POOLS,
     ROOT,
+    STATE,
+    STATE_DEVICE,
+    STATE_HOST,
     NodeId,
     PageHash,
     Pages,
@@ -50,6 +61,10 @@ Hashes = tuple[PageHash, ...]
 _NOTHING, _WANTED, _OTHER = range(3)
 """What a page holds."""
 
+_POOLS_OF_STATE = {STATE_DEVICE, STATE_HOST}
+STAMPS = {pool[each]: COMPONENT[each].stamps for each in (KV, STATE) for pool in (DEVICE, HOST)}
+"""What a node's pages in a pool hold when written."""
+
 
 def canonical(state: State, profile: Profile, *, alike: bool = False) -> Form:
     """The form of `state`: equal for two states only if they behave alike.
@@ -60,6 +75,8 @@ def canonical(state: State, profile: Profile, *, alike: bool = False) -> Form:
     tree = _Tree(state, profile.rules, alike)
     receipts = tuple(sorted(map(tree.pinned, state.receipts.values())))
     form: Form = (state.policy, tree.rows(), tree.order_of_use(), receipts)
+    if profile.state:
+        form += (tree.order_of_states(),)
     if state.storage.attached:
         form += tree.owed()
     if state.requests or state.passes or state.tickets or state.storage.records:
@@ -98,13 +115,13 @@ class _Tree:
         """For each node its parent, key, contents, hits and priority as far as they matter, if it was put."""
         enough = _hits_that_matter(self.state.policy, self.rules)
         by_priority = self.rules.eviction == "priority"
-        pools = [(name, self.state.pools[name]) for name in KV_POOLS]
+        pools = [(name, pool, STAMPS[name]) for name, pool in self.state.pools.items()]
         return tuple(
             [
                 (
                     self.place[node.parent],
                     len(node.hashes) if self.alike else node.hashes,
-                    tuple([_contents(pool, node.at.get(name), node.hashes) for name, pool in pools]),
+                    tuple([_contents(pool, node.at.get(name), stamps(node)) for name, pool, stamps in pools]),
                     min(node.hits, enough),
                     node.priority if by_priority else 0,
                     node.is_put,
@@ -125,16 +142,22 @@ class _Tree:
             ages.append(mine)
         return tuple(order)
 
+    def order_of_states(self) -> Form:
+        """The places of the nodes with a state, the one whose state was used least recently first."""
+        held = [(node.last[STATE], at) for at, node in enumerate(self.nodes) if _POOLS_OF_STATE & node.at.keys()]
+        return tuple([at for _, at in sorted(held)])
+
     def owed(self) -> Form:
         """How often each owed page was offered, how many pages wait for release, and what is still to be told."""
         storage = self.state.storage
         tries = tuple([tuple([storage.owed.get(digest, -1) for digest in node.hashes]) for node in self.nodes])
+        tries += tuple([(storage.owed_states.get(node.hashes[-1], -1),) for node in self.nodes])
         told = tuple(sorted([count for rid, count in storage.loaded.items() if rid not in storage.open]))
         return storage.backend, tries, len(storage.release), told
 
-    def pinned(self, holder: Receipt | Ticket) -> tuple[int, ...]:
-        """The places of the nodes that it pins."""
-        return tuple(sorted([self.place.get(number, -1) for _, number in holder.pins]))
+    def pinned(self, holder: Receipt | Ticket) -> Form:
+        """The places of the nodes whose KV, or state, it pins."""
+        return tuple(sorted([(component, self.place.get(number, -1)) for component, number in holder.pins]))
 
 
 class _Work:
@@ -172,17 +195,20 @@ class _Work:
         key, sizes = request.key, self.profile.sizes
         return () if key is None else _chain(key.tokens, key.extra, sizes.page_size, self.profile.bigram)
 
-    def _request(self, name: str) -> tuple[int, int, tuple[int | str, ...], tuple[int, ...]]:
-        """Pages, start, key as far as the tree has it, contents."""
+    def _request(self, name: str) -> tuple[int, int, tuple[int | str, ...], tuple[int, ...], tuple[str | int, ...]]:
+        """Pages, start, key as far as the tree has it, contents, and where its state is that of."""
         request = self.state.requests.get(name)
         if request is None:
-            return 0, 0, (), ()
+            return 0, 0, (), (), ()
         hashes = self._hashes(request)
         stamps = self.state.pools[KV_DEVICE].stamp
         wanted = hashes[request.start :] or (None,) * len(request.pages)
         held = tuple([_content(stamps[page], digest) for page, digest in zip(request.pages, wanted, strict=True)])
         known = tuple([self.hash.get(digest, -1) for digest in hashes]) if self.tree.alike else hashes
-        return len(request.pages), request.start, known, held
+        states = self.state.pools[STATE_DEVICE].stamp if request.state else ()
+        at = [states[slot] or "" for slot in request.state]
+        ends = tuple([self.hash.get(digest, -1) if self.tree.alike else digest for digest in at])
+        return len(request.pages), request.start, known, held, ends
 
     def _key(self, name: str) -> tuple[int | str, ...]:
         """The request's key by the places of its hashes; those that the tree does not have get one here."""
@@ -202,11 +228,14 @@ class _Work:
         if isinstance(record, Prefetch) and record.rid is None:
             return record.stage, len(record.pages), self._reportable(record)
         path = self._known((*record.prefix, *record.hashes))
-        form = record.stage, record.cleared, path, len(record.hashes), self._places(KV_HOST, record.pages)
+        places = self._places(KV_HOST, record.pages), self._places(STATE_HOST, record.states)
+        form: Form = (record.stage, record.cleared, path, len(record.hashes), *places)
         if isinstance(record, Backup):
-            return *form, record.done
+            put = record.states_done if isinstance(record, BackupEnded) else 0
+            return *form, self._known(record.ends), record.done, put
         done, known = (record.done, record.known) if isinstance(record, PrefetchReading | PrefetchEnded) else (0, 0)
         told = self.state.storage.loaded.get(str(record.rid), 0)
+        form += (isinstance(record, PrefetchEnded) and record.has_state,)
         return *form, done, known, self.tree.place.get(record.anchor, -1), record.asked, record.since, told
 
     def _reportable(self, record: Prefetch) -> int:
@@ -220,10 +249,7 @@ class _Work:
         return tuple([self.hash.setdefault(each, len(self.hash)) for each in path]) if self.tree.alike else path
 
     def _copy(self, ticket: Ticket) -> Form:
-        parts = [
-            (self._places(DEVICE[part.component], part.device), self._places(HOST[part.component], part.host))
-            for part in ticket.parts
-        ]
+        parts = [tuple([self._places(*side) for side in _sides(ticket, part)]) for part in ticket.parts]
         return ticket.to, ticket.doomed, ticket.good, ticket.sure, tuple(parts), self.tree.pinned(ticket)
 
     def _pass(self, name: str) -> Form:
@@ -232,7 +258,7 @@ class _Work:
             return ()
         pages = [(KV_DEVICE, page) for page in running.pages]
         will_hold = [_content(digest, self._wanted(ref)) for ref, digest in zip(pages, running.hashes, strict=True)]
-        writes = self._places(KV_DEVICE, running.pages)
+        writes = self._places(KV_DEVICE, running.pages), self._places(STATE_DEVICE, running.state)
         return running.doomed, writes, tuple(will_hold), self._set(running.reads)
 
     def _set(self, refs: frozenset[PageRef]) -> Form:
@@ -253,14 +279,15 @@ class _Work:
             return 0, self.tree.place[holder], self.state.nodes[holder].at[pool_name].index(page), ()
         number = self.number.get(holder, -1)
         if kind == "request":
-            return 1, number, self.state.requests[holder].pages.index(page), ()
+            request = self.state.requests[holder]
+            return 1, number, (request.state if pool_name == STATE_DEVICE else request.pages).index(page), ()
         return 2, number, _content(pool.stamp[page], self._wanted(ref)), self._touched(ref)
 
     def _touched(self, ref: PageRef) -> tuple[tuple[int, int], ...]:
         """The operations on the books that touch the page, and where in their pages it is."""
         tickets = [(self.number[each.id], _pages(each)) for each in self.state.tickets.values()]
         passes = [
-            (self.number.get(each.id, -1), [*((KV_DEVICE, page) for page in each.pages), *{ref} & each.reads])
+            (self.number.get(each.id, -1), [*_changed(each), *{ref} & each.reads])
             for each in self.state.passes.values()
         ]
         records = [(self.number[each.id], _written(each)) for each in self.state.storage.records.values()]
@@ -273,26 +300,42 @@ class _Work:
         kind, holder = self.state.pools[pool_name].owner[page]
         if isinstance(holder, int):
             node = self.state.nodes[holder]
-            return node.hashes[node.at[pool_name].index(page)]
+            return STAMPS[pool_name](node)[node.at[pool_name].index(page)]
         if kind == "request":
             request = self.state.requests[holder]
+            if pool_name == STATE_DEVICE:
+                return (*self._hashes(request), None)[-2 if request.key is not None else -1]
             return self._hashes(request)[request.start + request.pages.index(page)]
         for record in self.state.storage.records.values():
-            if ref in record.refs:
+            if ref in record.refs and pool_name == KV_HOST:
                 return record.hashes[record.pages.index(page)]
+            if ref in record.refs:
+                ends = record.ends if isinstance(record, Backup) else record.hashes[-1:]
+                return ends[record.states.index(page)]
         takers = (each for each in self.state.tickets.values() if each.good is None and ref in each.reads)
         return next((self._wanted(_target(each, ref)) for each in takers), None)
 
 
 def _pages(copy: Ticket) -> list[PageRef]:
     """The device pages of the copy in the order of its parts, then the host pages."""
-    device = [(DEVICE[part.component], page) for part in copy.parts for page in part.device]
-    return device + [(HOST[part.component], page) for part in copy.parts for page in part.host]
+    sides = [_sides(copy, part) for part in copy.parts]
+    return [(name, page) for at in (0, 1) for side in sides for name, pages in (side[at],) for page in pages]
+
+
+def _sides(copy: Ticket, part: Part) -> tuple[tuple[PoolName, Pages], tuple[PoolName, Pages]]:
+    """The part's pages on device, and those on host; for a request both are on device."""
+    below = DEVICE if copy.to == "request" else HOST
+    return (DEVICE[part.component], part.device), (below[part.component], part.host)
+
+
+def _changed(running: Pass) -> list[PageRef]:
+    """What the pass writes, in order: its pages, then the request's state."""
+    return [(KV_DEVICE, page) for page in running.pages] + [(STATE_DEVICE, slot) for slot in running.state]
 
 
 def _written(record: Record) -> list[PageRef]:
     """The host pages of the storage work, in their order."""
-    return [(KV_HOST, page) for page in record.pages]
+    return [(KV_HOST, page) for page in record.pages] + [(STATE_HOST, slot) for slot in record.states]
 
 
 def _is_open(record: Record) -> bool:

@@ -11,7 +11,7 @@ from hicache_ref.model.records import Prefetch, PrefetchAnswered, PrefetchEnded,
 from hicache_ref.model.state import Node
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.effects import StorageCancel
-from hicache_ref.vocabulary.ids import KV_HOST, ROOT, PageHash, Pages
+from hicache_ref.vocabulary.ids import KV_HOST, ROOT, STATE, STATE_HOST, PageHash, Pages
 from hicache_ref.vocabulary.outcomes import Done, Invalid, Progressed
 
 LEAST_PRIORITY = -sys.maxsize
@@ -72,15 +72,18 @@ class CommitRules(PrefetchRules):
         name = storage.open.get(op.rid)
         if name is not None:
             self.facts.append(f"aborted_while_{self._prefetch(name).stage}")
+            anchor = self._prefetch(name).anchor
             self._give_up(self._close(name))
             self._retire(name)
+            self.prune(anchor)
         # tell
         return Done()
 
-    def _close(self, name: str) -> Pages:
+    def _close(self, name: str, *, with_state: bool = False) -> Pages:
         """No request waits for the prefetch; returns the pages that the scheduler knows to be read.
 
-        The rest stays with the I/O, which is told to stop, and goes when its end is applied.
+        The rest stays with the I/O, which is told to stop, and goes when its end is applied; so does the state slot,
+        unless it is taken `with_state`.
         """
         storage = self.storage
         record = self._prefetch(name)
@@ -93,11 +96,15 @@ class CommitRules(PrefetchRules):
         if isinstance(record, PrefetchReading | PrefetchEnded):
             cut |= {"pages": rest, "hashes": record.hashes[known:], "key": record.key[known:]}
             cut |= {"done": record.done - known, "known": 0}
+        if with_state:
+            cut["states"] = ()
         storage.records[name] = record.model_copy(update=cut)
         for index, (each, done) in enumerate(storage.reads):
             if each == name:
                 storage.reads[index] = (each, max(0, done - known))
         self.release(KV_HOST, rest)
+        if not with_state:
+            self.release(STATE_HOST, record.states)
         if isinstance(record, PrefetchQueued | PrefetchReading):
             self.effects.append(StorageCancel(id=name))
         self.update_leaf(record.anchor)
@@ -123,22 +130,29 @@ class CommitRules(PrefetchRules):
         """
         assert record.rid is not None
         rid, hashes = record.rid, record.hashes
-        pages = self._close(record.id)
+        whole = isinstance(record, PrefetchEnded) and record.known == len(record.pages) and record.has_state
+        pages = self._close(record.id, with_state=whole)
         self.storage.loaded.pop(rid, None)
         anchor = self.state.nodes.get(record.anchor)
         if anchor is not None and self.rules.commit_stamps_anchor and self._had_pages(record):
             self.stamp(anchor)
         if not pages:
             self.facts.append("stopped_with_nothing")
+        elif self.profile.state and not whole:
+            self.facts.append("fetched_without_state")
+            self._give_up(pages)
         elif anchor is None or (anchor.id != ROOT and anchor.host is None):
             self.facts.append("anchor_lost")
             self.release(KV_HOST, pages)
+            self.release(STATE_HOST, record.states)
         else:
             loaded = self._hang(anchor, record, pages)
             if loaded:
                 self.storage.loaded[rid] = loaded
             if not record.cleared:
                 self._storage_has(hashes[: len(pages)])
+                self.storage.believed_states.update(hashes[-1:] if whole else ())
+        self.prune(record.anchor)
 
     def _had_pages(self, record: Prefetch) -> bool:
         """Whether host pages were taken for it, if only to be given up again."""
@@ -177,10 +191,26 @@ class CommitRules(PrefetchRules):
                 self.facts.append("fetched_below_a_gap")
             self.release(KV_HOST, pages[at:])
         elif at < len(key):
-            leaf = self.attach(node, key[at:], record.extra, self._priority_below(node))
-            self._place_fetched(leaf, pages[at:], record)
+            node = self.attach(node, key[at:], record.extra, self._priority_below(node))
+            self._place_fetched(node, pages[at:], record)
             new += len(key) - at
+            at = len(key)
+        self._hang_state(node if at == len(key) else None, record)
         return new
+
+    def _hang_state(self, node: Node | None, record: Prefetch) -> None:
+        """The fetched state is the node's, whose end it belongs to, or is given back: there is one, or no KV for it."""
+        if not record.states:
+            return
+        if node is None or node.host is None or STATE_HOST in node.at:
+            self.facts.append("fetched_state_given_back")
+            self.release(STATE_HOST, record.states)
+            return
+        self.facts.append("state_fetched")
+        self.place(node, STATE_HOST, record.states)
+        node.last[STATE] = self.tick()
+        if record.cleared and self.rules.attach_offers:
+            self.storage.owed_states[node.hashes[-1]] = 0
 
     def _priority_below(self, node: Node) -> int:
         """The priority of what is fetched below the node."""
@@ -202,16 +232,20 @@ class CommitRules(PrefetchRules):
         assert isinstance(record, PrefetchAnswered)
         count = len(record.hashes)
         if record.rid is not None and count >= self.prefetch_threshold():
-            if not self.host_room(count):
-                count = self.free_count(KV_HOST)
+            if not self.host_room(count, int(self.profile.state)):
+                # The state is that of the last page asked for: with fewer pages it would be of no use.
+                count = self.free_count(KV_HOST) if not self.profile.state else 0
                 self.facts.append("prefetch_truncated")
             if count >= self.prefetch_threshold():
+                record = record.model_copy(update={"states": self._slot(record)})
                 self._read(self._as_reading(record, self.take(KV_HOST, count, ("prefetch", name))))
                 return False
         if record.rid is not None:
             self.facts.append("revoked")
             self._close(name)
         del self.storage.records[name]
+        self.let_go(name, record.writes)
+        self.prune(record.anchor)
         return record.rid is not None
 
     def apply_read(self, name: str, done: int) -> bool:

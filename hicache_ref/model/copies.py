@@ -11,7 +11,7 @@ from hicache_ref.model.match import MatchRules
 from hicache_ref.model.records import BackupEnded, PrefetchEnded, Record
 from hicache_ref.model.state import Direction, Node, PageRef, Part, Pass, Ticket, operation_id, running
 from hicache_ref.vocabulary.effects import CopyOnDevice, CopyPart, CopyToDevice, CopyToHost, Effect
-from hicache_ref.vocabulary.ids import DEVICE, HOST, KV_HOST, STATE, STATE_HOST, Component, PoolName
+from hicache_ref.vocabulary.ids import DEVICE, HOST, KV, KV_HOST, STATE, STATE_HOST, Component, PoolName
 from hicache_ref.vocabulary.keys import handle
 from hicache_ref.vocabulary.operations import CopyDone, CopyFailed
 from hicache_ref.vocabulary.outcomes import Done, Invalid
@@ -223,17 +223,17 @@ class CopyRules(MatchRules):
     def _acknowledge(self, parts: tuple[Part, ...]) -> None:
         """Each node that owns a page of these parts is published as stored on host (HC-EVENT-04)."""
         for part in parts:
-            if part.component == STATE:
-                continue
-            for node in self.owners(KV_HOST, part.host):
+            for node in self.owners(KV_HOST, part.host) if part.component == KV else ():
                 self.publish_stored(node, "CPU_PINNED", node.hashes)
-            self.acknowledged(part)
+        self.acknowledged(parts)
 
-    def acknowledged(self, part: Part) -> None:
-        """What else follows once a part of a backup is known to be on host: nothing here."""
+    def acknowledged(self, parts: tuple[Part, ...]) -> None:
+        """What else follows once parts of a backup are known to be on host: nothing here."""
 
     def owners(self, pool_name: PoolName, pages: tuple[int, ...]) -> list[Node]:
         """The nodes that own these pages, those nearer the root first."""
+        if not pages:
+            return []
         owner = self.state.pools[pool_name].owner
         numbers = dict.fromkeys(owner[page][1] for page in pages if owner[page][0] == "node")
         return sorted((self.state.nodes[number] for number in numbers if isinstance(number, int)), key=self.depth)

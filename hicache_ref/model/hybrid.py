@@ -75,11 +75,11 @@ class HybridRules(InsertRules):
         there = sorted((node.last[STATE], node.id) for node in self.state.nodes.values() if pool_name in node.at)
         for _, number in there:
             node = self.state.nodes.get(number)
-            if node is not None and self._may_lose_state(node, pool_name):
+            if node is not None and self.may_lose_state(node, pool_name):
                 self.victims.append((pool_name, node.hashes[-1]))
                 yield node
 
-    def _may_lose_state(self, node: Node, pool_name: PoolName) -> bool:
+    def may_lose_state(self, node: Node, pool_name: PoolName) -> bool:
         """Whether the node has a state there that nothing pins and no operation touches."""
         if node.id == ROOT or pool_name not in node.at or node.locks[STATE]:
             return False
@@ -91,6 +91,9 @@ class HybridRules(InsertRules):
     def device_room(self, count: int, states: int = 0, *, for_copy: bool = False) -> Refused | None:
         """Also so many state slots."""
         if not self._can_free(STATE_DEVICE, states):
+            if for_copy and self.rules.evict_device_for_hopeless:
+                super().device_room(count, for_copy=for_copy)
+                self.evict_state(self._short(STATE_DEVICE, states))
             return self._no_slot()
         refused = super().device_room(count, for_copy=for_copy)
         if refused is None and self._short(STATE_DEVICE, states):
@@ -121,7 +124,7 @@ class HybridRules(InsertRules):
         short = self._short(pool_name, states)
         if not short:
             return True
-        return sum(self._may_lose_state(node, pool_name) for node in self.state.nodes.values()) >= short
+        return sum(self.may_lose_state(node, pool_name) for node in self.state.nodes.values()) >= short
 
     # -- the request's own slot -------------------------------------------------------------------------------------
 

@@ -203,7 +203,7 @@ class _InsertWalk:
         path = [model.state.nodes[number] for number in reversed(model.path(goal.node.id))]
         node = model.state.nodes[ROOT]
         for each in path:
-            model.stamp(each)
+            model.pass_by(each)
             end = self.at + len(each.key)
             if model.rules.split_raises_priority == "both":
                 each.priority = max(each.priority, self.op.priority)

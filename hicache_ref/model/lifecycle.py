@@ -165,6 +165,7 @@ class LifecycleRules(CommitRules):
         storage = self.storage
         storage.believed.clear()
         storage.believed_draft.clear()
+        storage.believed_states.clear()
         for name, record in storage.records.items():
             storage.records[name] = record.model_copy(update={"cleared": True})
         if self.rules.attach_offers:

@@ -33,6 +33,8 @@ class LoadRules(BackupRules):
         """
         node = self.node_at(op.key)
         assert node is not None
+        if self.rules.load_matches:
+            self.touch(node.id)
         chain = self._host_only_chain(node)
         need = sum(len(each.key) for each in chain)
         gained = self.depth(node) - self.depth(self.resident_end(node))
@@ -43,6 +45,8 @@ class LoadRules(BackupRules):
         # change
         short = need > self.free_count(KV_DEVICE)
         pins = self.pin(node.id, evicted_too=True)
+        if chain and self.rules.load_keeps_state_above:
+            pins += self.pin(chain[0].parent, evicted_too=False)
         states = 1 + (op.rid is not None) if self.profile.state else 0
         refused = self.device_room(need, states, for_copy=True)
         if refused is None:

@@ -80,7 +80,7 @@ class MatchRules(TreeRules):
         # change
         best = self.node_at(op.key) if op.at == "node" else self._use(self.walk(self.pages(op.key), op.key.extra).node)
         assert best is not None
-        anchor = self.resident_end(best) if op.at == "device" else best
+        anchor = self.resident_end(best) if op.at == "device" else self._lockable(best)
         pins = self.pin(anchor.id, evicted_too=self.rules.lock_evicted == "count")
         self.state.receipts[op.receipt] = Receipt(id=op.receipt, pins=pins)
         # tell
@@ -89,6 +89,12 @@ class MatchRules(TreeRules):
         elif self.profile.state and STATE_DEVICE not in anchor.at:
             self.facts.append("lock_on_tombstone")
         return Done()
+
+    def _lockable(self, node: Node) -> Node:
+        """The node, or where a lock skips host-only nodes the deepest above that is resident."""
+        while self.rules.lock_evicted == "skip" and KV_DEVICE not in node.at:
+            node = self.state.nodes[node.parent]
+        return node
 
     def requires_unlock(self, op: Unlock) -> Invalid | None:
         """The receipt was given and not yet used."""

@@ -18,8 +18,8 @@ from hicache_ref.model.tree import Found
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.effects import StorageQuery, StorageRead
 from hicache_ref.vocabulary.hashing import chain
-from hicache_ref.vocabulary.ids import KV_HOST, ROOT, PageHash, Pages
-from hicache_ref.vocabulary.keys import handle
+from hicache_ref.vocabulary.ids import KV_HOST, ROOT, STATE_HOST, PageHash, Pages
+from hicache_ref.vocabulary.keys import PageKeys, handle
 from hicache_ref.vocabulary.outcomes import Done, Invalid, Prefetching, Refused
 
 
@@ -38,7 +38,7 @@ class PrefetchRules(StoreRules):
         if op.rid in storage.open:
             return Refused(why="a prefetch of this request is open")
         pages = self.pages(op.key)
-        found = self.look(pages, op.key.extra)
+        found = self._from_where(pages, op.key.extra)
         refused = self._refuses(op, len(pages) - found.length, found.node)
         if refused is not None:
             return refused
@@ -58,10 +58,20 @@ class PrefetchRules(StoreRules):
                 self._forget(record)
                 return Refused(why="host full")
             record = taken
-        self._anchor(record, self.walk(pages, op.key.extra).node)
+        self._anchor(record, self.walk(pages[: found.length], op.key.extra).node)
         # tell
-        self.effects.append(StorageQuery(id=name, hashes=record.hashes, prefix=self.told_prefix(record, 0)))
+        prefix = self.told_prefix(record, 0)
+        query = StorageQuery(id=name, hashes=record.hashes, prefix=prefix, trailing_state=self.profile.state)
+        self.effects.append(query)
         return Prefetching(id=name, pages=len(record.hashes))
+
+    def _from_where(self, pages: PageKeys, extra: str | None) -> Found:
+        """Where what is asked for begins: where KV ends; of a hybrid model at the best end, which has a state."""
+        found = self.look(pages, extra)
+        if not self.profile.state:
+            return found
+        best = self.best_end(self.state.nodes[found.node.parent] if found.inside else found.node)
+        return Found(best, self.depth(best), False)
 
     def _last_hash(self, found: Found) -> PageHash | None:
         """The hash of the last page found, which may lie inside its node."""
@@ -123,18 +133,24 @@ class PrefetchRules(StoreRules):
 
     def _take_for(self, record: PrefetchQueued, count: int) -> PrefetchQueued | None:
         """The record has host pages: for all it asks for, or for as much as there is; None if that is too little."""
-        if not self.host_room(count):
+        if not self.host_room(count, int(self.profile.state)):
             count = self.free_count(KV_HOST)
-            if count < self.prefetch_threshold() or not self.rules.prefetch_truncates:
+            fits = count >= self.prefetch_threshold() and self.rules.prefetch_truncates
+            if not fits or not self.host_room(count, int(self.profile.state)):
                 return None
             self.facts.append("prefetch_truncated")
             if self.rules.truncation_counts_less:
                 self.storage.occupied -= record.asked - count
                 record = record.model_copy(update={"asked": count})
         pages = self.take(KV_HOST, count, ("prefetch", record.id))
-        record = record.model_copy(update={"pages": pages, "hashes": record.hashes[:count], "key": record.key[:count]})
+        cut = {"pages": pages, "hashes": record.hashes[:count], "key": record.key[:count], "states": self._slot(record)}
+        record = record.model_copy(update=cut)
         self.storage.records[record.id] = record
         return record
+
+    def _slot(self, record: Prefetch) -> Pages:
+        """The prefetch has the state slot that a hybrid model needs for its last page."""
+        return self.take(STATE_HOST, 1, ("prefetch", record.id)) if self.profile.state else ()
 
     # -- the worker's steps -----------------------------------------------------------------------------------------
 
@@ -188,10 +204,12 @@ class PrefetchRules(StoreRules):
         """The record reads, and its next batch is asked of the world."""
         self.storage.records[record.id] = record
         start, end = record.done, record.done + self.profile.sizes.storage_batch
-        prefix = self.told_prefix(record, start)
         self.effects.append(
-            StorageRead(id=record.id, hashes=record.hashes[start:end], pages=record.pages[start:end], prefix=prefix)
-        )
+            StorageRead(
+                id=record.id, hashes=record.hashes[start:end], pages=record.pages[start:end],
+                state=record.states if end >= len(record.pages) else (), prefix=self.told_prefix(record, start),
+            )
+        )  # fmt: skip
 
     def _without_tail(self, record: PrefetchEnded) -> PrefetchEnded:
         """By the rule `io_end` what was not read, or for nobody, waits for release as soon as the I/O has ended."""
@@ -210,6 +228,8 @@ class PrefetchRules(StoreRules):
         batch = min(self.profile.sizes.storage_batch, len(record.pages) - record.done)
         if not 0 <= op.draft <= op.pages <= batch:
             return Invalid(why=f"the batch of {op.id} has {batch} pages")
+        if op.state and (not record.states or record.done + op.pages < len(record.pages)):
+            return Invalid(why=f"the state of {op.id} comes behind its last page, if at all")
         return self.requires_no_draft(op.draft)
 
     def on_read_done(self, op: ops.ReadDone) -> Done:
@@ -218,15 +238,18 @@ class PrefetchRules(StoreRules):
         record = self.storage.records[op.id]
         assert isinstance(record, PrefetchReading)
         pool = self.state.pools[KV_HOST]
-        for index in range(record.done, record.done + op.pages):
-            pool.stamp[record.pages[index]] = record.hashes[index]
-            pool.draft[record.pages[index]] = record.hashes[index] if index < record.done + op.draft else None
-        batch = min(self.profile.sizes.storage_batch, len(record.pages) - record.done)
+        for slot in record.states if op.state else ():
+            self.state.pools[STATE_HOST].stamp[slot] = record.hashes[-1]
         done = record.done + op.pages
+        come = zip(record.pages[record.done : done], record.hashes[record.done : done], strict=True)
+        for index, (page, digest) in enumerate(come):
+            pool.stamp[page] = digest
+            pool.draft[page] = digest if index < op.draft else None
+        batch = min(self.profile.sizes.storage_batch, len(record.pages) - record.done)
         known = done if self.rules.prefetch_progress == "live" and record.rid is not None else record.known
         ends = op.raised or op.pages < batch or done == len(record.pages) or record.cancelled
         if ends:
-            ended = at_stage(PrefetchEnded, record, done=done, known=known)
+            ended = at_stage(PrefetchEnded, record, done=done, known=known, has_state=op.state)
             self.storage.records[op.id] = ended = self._without_tail(ended)
             self.storage.reads.append((op.id, ended.done))
         else:
@@ -235,6 +258,8 @@ class PrefetchRules(StoreRules):
         # tell
         if self.profile.draft and op.draft < op.pages:
             self.facts.append("draft_missing")
+        if record.states and not op.state and done == len(record.pages):
+            self.facts.append("state_not_read")
         if record.rid is None:
             self.facts.append("read_after_close")
         if op.raised:

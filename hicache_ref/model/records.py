@@ -10,16 +10,16 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, TypeAdapter, model_validator
 
 from hicache_ref.vocabulary.base import Frozen
-from hicache_ref.vocabulary.ids import KV_HOST, NodeId, PageHash, Pages, PoolName, RequestId
+from hicache_ref.vocabulary.ids import KV_HOST, STATE_HOST, NodeId, PageHash, Pages, PoolName, RequestId
 from hicache_ref.vocabulary.keys import PageKeys
 
 Ref = tuple[PoolName, int]
 
 
 @lru_cache(maxsize=1 << 10)
-def _refs(pages: Pages) -> frozenset[Ref]:
+def _refs(pages: Pages, states: Pages) -> frozenset[Ref]:
     """Asked for at each batch, of the same pages."""
-    return frozenset((KV_HOST, page) for page in pages)
+    return frozenset([*((KV_HOST, page) for page in pages), *((STATE_HOST, slot) for slot in states)])
 
 
 class _Record(Frozen):
@@ -31,13 +31,16 @@ class _Record(Frozen):
     prefix: tuple[PageHash, ...] = ()
     """The hashes before the first of `hashes`, from the start of the sequence."""
 
+    states: Pages = ()
+    """State slots of a hybrid model: of a prefetch the one for its last page, of a backup one for each of `ends`."""
+
     cleared: bool = False
     """Storage was emptied under it: whatever it put before or reads, storage is not believed to have (HC-LIFE-09)."""
 
     @property
     def refs(self) -> frozenset[Ref]:
         """Its pages, as members of their pool."""
-        return _refs(self.pages)
+        return _refs(self.pages, self.states)
 
 
 class _Prefetch(_Record):
@@ -110,6 +113,8 @@ class PrefetchEnded(_Prefetch):
     stage: Literal["ended"] = "ended"
     done: Annotated[int, Field(ge=0)]
     known: Annotated[int, Field(ge=0)] = 0
+    has_state: bool = False
+    """Whether the state is in place."""
 
     @model_validator(mode="after")
     def _exact(self) -> "PrefetchEnded":
@@ -122,6 +127,8 @@ class _Backup(_Record):
     """A backup to storage: settled host pages are put under their hashes."""
 
     done: Annotated[int, Field(ge=0)] = 0
+    ends: tuple[PageHash, ...] = ()
+    """Under which hash each of `states` is put, behind the last page."""
 
     @property
     def reads(self) -> frozenset[Ref]:
@@ -135,8 +142,8 @@ class _Backup(_Record):
 
     @model_validator(mode="after")
     def _exact(self) -> "_Backup":
-        if len(self.pages) != len(self.hashes) or self.done > len(self.pages):
-            raise ValueError("a backup has a page for each hash and counts within them")
+        if len(self.pages) != len(self.hashes) or self.done > len(self.pages) or len(self.states) != len(self.ends):
+            raise ValueError("a backup has a page, or a slot, for each hash and counts within them")
         return self
 
 
@@ -150,6 +157,8 @@ class BackupEnded(_Backup):
     """The I/O has ended with `done` pages put; a poll has to apply that."""
 
     stage: Literal["written"] = "written"
+    states_done: Annotated[int, Field(ge=0)] = 0
+    """So many leading states were put."""
 
 
 Prefetch = PrefetchQueued | PrefetchAnswered | PrefetchReading | PrefetchEnded

@@ -184,6 +184,11 @@ class Storage:
     believed_draft: set[PageHash]
     """Likewise their draft pages."""
 
+    owed_states: dict[PageHash, int]
+    """Likewise states of a hybrid model, by the hash of the last page; likewise those believed and reported."""
+
+    believed_states: set[PageHash]
+    reported_states: set[PageHash]
     reported: set[PageHash]
     """Pages on host that were offered for the last time in vain."""
 
@@ -240,7 +245,7 @@ def no_storage() -> Storage:
     return Storage(
         attached=False, backend="", settings=StorageSettings(), records={}, open={}, answers=[], reads=[], writes=[],
         release=[], owed={}, believed=set(), believed_draft=set(), reported=set(),
-        loaded={},
+        owed_states={}, believed_states=set(), reported_states=set(), loaded={},
     )  # fmt: skip
 
 
@@ -291,6 +296,9 @@ def _clone_storage(storage: Storage) -> Storage:
     twin.believed = storage.believed.copy()
     twin.believed_draft = storage.believed_draft.copy()
     twin.reported = storage.reported.copy()
+    twin.owed_states = storage.owed_states.copy()
+    twin.believed_states = storage.believed_states.copy()
+    twin.reported_states = storage.reported_states.copy()
     twin.loaded = storage.loaded.copy()
     twin.occupied = storage.occupied
     return twin

@@ -92,10 +92,16 @@ class TreeRules(LockRules):
     def touch(self, number: NodeId) -> None:
         """Every node of the path is used now, the deepest last, and of states that of the last (HC-MATCH-03)."""
         for each in reversed(self.path(number)):
-            node = self.state.nodes[each]
-            self.stamp(node)
-            if self.profile.state and (each == number or self.rules.match_stamps_states == "path"):
-                node.last[STATE] = node.last[KV]
+            self.pass_by(self.state.nodes[each])
+        if self.profile.state:
+            end = self.state.nodes[number]
+            end.last[STATE] = end.last[KV]
+
+    def pass_by(self, node: Node) -> None:
+        """The node, which is on a path that is used now, is used; by the rule its state is too."""
+        self.stamp(node)
+        if self.profile.state and self.rules.match_stamps_states == "path":
+            node.last[STATE] = node.last[KV]
 
     def stamp(self, node: Node) -> None:
         """The node is used now; whether its state is too, the caller says."""
@@ -127,6 +133,8 @@ class TreeRules(LockRules):
         if self.rules.split_stamps == "both":
             self.stamp(upper)
             self.stamp(lower)
+            if self.profile.state and self.rules.split_stamps_state:
+                lower.last[STATE] = lower.last[KV]
         self.update_leaf(upper.id)
         self.update_leaf(lower.id)
         return upper

@@ -292,9 +292,9 @@ class Campaign:
             return
         if any(each.known is None and each.finding.same_as(finding) for each in self.outlook.divergences):
             return
-        # A crash that is known by its place needs no small trace to be recognised.
-        crashes = any(each.raised is not None and each.covers(finding, (), lockstep.met) for each in self.known)
-        small = Replay(tuple(lockstep.steps), finding) if crashes else self._minimised(lockstep, finding)
+        # What is known by its place or its words needs no small trace to be recognised.
+        at_once = any(each.is_told_by_itself and each.covers(finding, (), lockstep.met) for each in self.known)
+        small = Replay(tuple(lockstep.steps), finding) if at_once else self._minimised(lockstep, finding)
         final = small.finding or finding
         known = self._known_as(final, small.steps, lockstep)
         divergence = Divergence(final, lockstep.profile, small.steps, len(lockstep.steps), known)

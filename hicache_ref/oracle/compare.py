@@ -17,6 +17,7 @@ from hicache_ref.vocabulary.ids import (
     ROOT,
     STATE,
     STATE_DEVICE,
+    STATE_HOST,
     TIER,
     PageHash,
     Pages,
@@ -65,12 +66,15 @@ class Comparison:
 
     def residency(self, state: State, view: Seen, ours: Step) -> None:
         """Each page is on the same tiers on both sides (HC-CONF-07), and nodes end at the same keys (HC-CONF-08)."""
+        self._dead_ends(state, view)
+        unlike: dict[PoolName, tuple[set[PageHash], set[PageHash]]] = {}
         for pool_name in self.pools:
             expected = dict(held_by_nodes(state, pool_name))
             theirs = view.pages[pool_name]
             if expected.keys() != theirs.keys():
-                names = self.names(state) | view.names
-                self._explain(pool_name, set(expected), set(theirs), names, ours)
+                unlike[pool_name] = (set(expected), set(theirs))
+        if unlike:
+            self._explain(unlike, self.names(state) | view.names, ours)
         if not self.tree:
             return
         ends = {node.hashes[-1] for node in state.nodes.values() if node.id != ROOT}
@@ -83,6 +87,16 @@ class Comparison:
             ]
             raise Difference("HC-CONF-08", f"nodes end at other keys; {'; '.join(parts)}")
         self._locks(state, view)
+
+    def _dead_ends(self, state: State, view: Seen) -> None:
+        """No leaf that nothing pins lacks a state on every tier: no match could end there (HC-STATE-07)."""
+        if STATE_DEVICE not in self.pools or not self.tree:
+            return
+        kept = {node.hashes[-1] for node in state.nodes.values() if node.id != ROOT}
+        inner = {id(above) for above in view.above.values()}
+        for end, segment in view.ends.items():
+            if end not in kept and id(segment) not in inner and segment.device_state is segment.host_state is None:
+                raise Difference("HC-STATE-07", f"leaf {view.names[end]} has no state on any tier, and nothing pins it")
 
     def _locks(self, state: State, view: Seen) -> None:
         for node in state.nodes.values():
@@ -113,16 +127,20 @@ class Comparison:
                 texts[each.id] = text
         return names
 
-    def _explain(self, pool_name: PoolName, expected: set[PageHash], theirs: set[PageHash], names: dict[PageHash, str],
-                 ours: Step) -> None:  # fmt: skip
+    def _explain(
+        self, unlike: dict[PoolName, tuple[set[PageHash], set[PageHash]]], names: dict[PageHash, str], ours: Step
+    ) -> None:
         """Says which page is where it should not be, and names the order of victims if that is the reason."""
-        tier = _where(pool_name)
         name = names.get
-        spared = [digest for pool, digest in ours.victims if pool == pool_name and digest in theirs - expected]
-        if spared:
-            gone = ", ".join(sorted(name(d, d[:8]) for d in expected - theirs)) or "nothing else"
-            text = f"{tier} victim should have been {name(spared[0])}, which is still there; instead gone: {gone}"
-            raise Difference("HC-EVICT-02", text)
+        for pool_name, digest in ours.victims:
+            expected, theirs = unlike.get(pool_name, (set(), set()))
+            if digest in theirs - expected:
+                gone = ", ".join(sorted(name(d, d[:8]) for d in expected - theirs)) or "nothing else"
+                tier = _where(pool_name)
+                text = f"{tier} victim should have been {name(digest)}, which is still there; instead gone: {gone}"
+                raise Difference("HC-EVICT-02", text)
+        pool_name, (expected, theirs) = next(iter(unlike.items()))
+        tier = _where(pool_name)
         more = ", ".join(sorted(name(d, d[:8]) for d in theirs - expected))
         less = ", ".join(sorted(name(d, d[:8]) for d in expected - theirs))
         parts = [f"{text} on {tier}: {keys}" for text, keys in (("not expected", more), ("missing", less)) if keys]
@@ -152,6 +170,8 @@ class Comparison:
                 self._pair_prefetches(state, view, pairs)
             elif pool_name == STATE_DEVICE:
                 self._pair_states(state, view, pairs)
+            else:
+                self._pair_fetched_states(state, view, pairs)
             for page, theirs in pairs.items():
                 if known.get(page, theirs) != theirs and (pool_name, page) not in taken:
                     what = CALLED[pool_name]
@@ -186,6 +206,14 @@ class Comparison:
             ours, theirs = storage.records[name].pages, view.prefetches.get(name, ())
             if len(ours) != len(theirs):
                 raise Difference("HC-PREF-01", f"prefetch {name} has {len(theirs)} host pages, expected {len(ours)}")
+            pairs.update(zip(ours, theirs, strict=True))
+
+    def _pair_fetched_states(self, state: State, view: Seen, pairs: Pairs) -> None:
+        storage = state.storage
+        for name in storage.open.values():
+            ours, theirs = storage.records[name].states, view.states[STATE_HOST].get(name, ())
+            if len(ours) != len(theirs):
+                raise Difference("HC-PREF-01", f"prefetch {name} has {len(theirs)} state slots, expected {len(ours)}")
             pairs.update(zip(ours, theirs, strict=True))
 
     def learn(self, state: State, ours: Outcome, theirs: Outcome, taken: Collection[tuple[PoolName, int]]) -> None:

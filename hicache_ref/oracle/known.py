@@ -77,6 +77,11 @@ class Known(Frozen):
                 raise ValueError(f"says is no regular expression: {problem}") from None
         return self
 
+    @property
+    def is_told_by_itself(self) -> bool:
+        """Whether a finding is recognised without its smallest trace: by place, or by words and no trigger."""
+        return self.raised is not None or (self.says is not None and self.trigger is None)
+
     def covers(self, finding: Finding, steps: Sequence[Operation], met: Collection[str]) -> bool:
         """Whether this is the finding, made by these steps, which met these triggers and facts."""
         if self.requirement != finding.requirement or finding.operation not in (self.operation, *self.also_at):

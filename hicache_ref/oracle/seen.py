@@ -28,6 +28,9 @@ class Seen:
 
     pages: dict[PoolName, dict[PageHash, int]]
     ends: dict[PageHash, Segment]
+    above: dict[PageHash, Segment | None]
+    """Node end -> the segment above it."""
+
     free: dict[PoolName, Pages]
     held: dict[PoolName, Pages]
     requests: dict[str, Pages]
@@ -49,6 +52,7 @@ def seen(observation: Observation, profile: Profile, write_back: bool) -> Seen:
     result = Seen(
         pages={KV_DEVICE: {}, KV_HOST: {}},
         ends={},
+        above={},
         free={KV_DEVICE: observation.free_device, KV_HOST: observation.free_host},
         held={KV_DEVICE: observation.held_device, KV_HOST: observation.held_host},
         requests=observation.requests,
@@ -67,6 +71,7 @@ def seen(observation: Observation, profile: Profile, write_back: bool) -> Seen:
         prior, text, above = (None, "", None) if segment.parent < 0 else paths[segment.parent]
         _judge_segment(segment, above, profile, write_back)
         paths.append(_file(result, segment, prior, text, profile))
+        result.above[paths[-1][0]] = above
     return result
 
 

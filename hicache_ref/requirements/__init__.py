@@ -23,6 +23,7 @@ from hicache_ref.requirements import (
     prefetch,
     state,
     state_copies,
+    state_storage,
     storage_witnesses,
     store,
     transfer,
@@ -39,7 +40,7 @@ from hicache_ref.requirements.view import View
 
 AREAS = (
     pages, tree, match, insert, locks, leaves, evict, backup, load, transfer, waited, failure, draft, store, prefetch,
-    commits, hashing, events, conformance, lifecycle, state, state_copies, witnesses,
+    commits, hashing, events, conformance, lifecycle, state, state_copies, state_storage, witnesses,
     storage_witnesses,
 )  # fmt: skip
 """Importing them registers their judges."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from hicache_ref.model.records import Backup, BackupEnded, PrefetchEnded, Record
 from hicache_ref.model.state import Pass, Receipt, Ticket
-from hicache_ref.vocabulary.ids import DEVICE, HOST, KV, KV_DEVICE, KV_POOLS, STATE_DEVICE, NodeId, PoolName
+from hicache_ref.vocabulary.ids import DEVICE, HOST, KV, KV_DEVICE, KV_POOLS, STATE_DEVICE, STATE_HOST, NodeId, PoolName
 
 NO_PAGES: frozenset[int] = frozenset()
 
@@ -105,6 +105,7 @@ def busy_record(record: Record) -> Busy:
     """Storage work: a prefetch writes its host pages, a backup reads them."""
     live = not isinstance(record, PrefetchEnded | BackupEnded)
     pages = frozenset(record.pages)
+    slots = frozenset([(STATE_HOST, slot) for slot in record.states]) if record.states else NO_SLOTS
     if isinstance(record, Backup):
-        return Busy(record.id, live, False, NO_PAGES, NO_PAGES, pages, NO_PAGES, record)
-    return Busy(record.id, live, False, NO_PAGES, NO_PAGES, NO_PAGES, pages, record)
+        return Busy(record.id, live, False, NO_PAGES, NO_PAGES, pages, NO_PAGES, record, slots, NO_SLOTS)
+    return Busy(record.id, live, False, NO_PAGES, NO_PAGES, NO_PAGES, pages, record, NO_SLOTS, slots)

@@ -2,7 +2,7 @@
 
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, step
-from hicache_ref.requirements.view import Row, View
+from hicache_ref.requirements.view import Row, View, copy_in
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, STATE_DEVICE, STATE_HOST, NodeId, Pages
 from hicache_ref.vocabulary.operations import Poll
 from hicache_ref.vocabulary.outcomes import Polled
@@ -19,7 +19,7 @@ def the_rest_is_spared(change: Change[Poll, Polled]) -> int:
     lost_host = _at_or_below(before, {row.id for row in before.rows if no_host.intersection(row.host or ())})
     lost_device = _at_or_below(before, {row.id for row in before.rows if no_device.intersection(row.device or ())})
     applied = {page for name in told.backups for page in before.busy[name].host_writes}
-    evicted = {digest for pool, digest in change.what.victims if pool == KV_HOST}
+    evicted = {digest for pool, digest in change.what.victims if pool in (KV_HOST, STATE_HOST)}
     for row in before.rows:
         if row.hashes[-1] in evicted:
             continue
@@ -40,15 +40,18 @@ def the_rest_is_spared(change: Change[Poll, Polled]) -> int:
 
 def _is_dead_end(change: Change[Poll, Polled], row: Row) -> bool:
     """Of a hybrid model: nothing that hung below the row is left, and its states were to be filled in vain."""
-    before, told = change.before, change.told
+    before, names = change.before, (*change.told.backups, *change.told.loads)
     lost = {
-        (pool.name, slot)
-        for pool in before.states
-        for name in (*told.backups, *told.loads)
-        for slot in before.busy[name].lost(pool.name)
+        (pool.name, page) for pool in before.pools() for name in names for page in before.busy[name].lost(pool.name)
     }
-    held = [(STATE_DEVICE, slot) for slot in row.device_state or ()] + [(STATE_HOST, s) for s in row.host_state or ()]
-    return lost.issuperset(held) and not any(each.parent == row.id for each in change.after.rows)
+    kept = [
+        (state, slot)
+        for kv, state in ((KV_DEVICE, STATE_DEVICE), (KV_HOST, STATE_HOST))
+        if not any((kv, page) in lost for page in copy_in(row, kv) or ())
+        for slot in copy_in(row, state) or ()
+        if (state, slot) not in lost
+    ]
+    return not kept and not any(each.parent == row.id for each in change.after.rows)
 
 
 def _has(now: Pages | None, was: Pages | None) -> bool:

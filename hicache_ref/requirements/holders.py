@@ -137,8 +137,8 @@ class StorageView:
     """The storage part of the state by value."""
 
     __slots__ = (
-        "answers", "attached", "backend", "believed", "believed_draft", "loaded", "occupied", "open", "owed", "reads",
-        "records", "release", "reported", "settings", "writes",
+        "answers", "attached", "backend", "believed", "believed_draft", "believed_states", "loaded", "occupied", "open",
+        "owed", "owed_states", "reads", "records", "release", "reported", "reported_states", "settings", "writes",
     )  # fmt: skip
 
     def __init__(self, storage: Storage) -> None:
@@ -156,6 +156,9 @@ class StorageView:
         self.believed = storage.believed.copy()
         self.believed_draft = storage.believed_draft.copy()
         self.reported = storage.reported.copy()
+        self.owed_states = storage.owed_states.copy()
+        self.believed_states = storage.believed_states.copy()
+        self.reported_states = storage.reported_states.copy()
         self.loaded = storage.loaded.copy()
 
     @property
@@ -182,6 +185,11 @@ class StorageView:
         if self.release:
             yield tuple(self.release), ("queue", "")
 
+    def state_holders(self) -> list[tuple[Pages, Owner]]:
+        """Open prefetches with their state slots on host."""
+        opened = [(name, self.records.get(name)) for name in self.open.values()]
+        return [(record.states, ("prefetch", name)) for name, record in opened if record is not None]
+
     def equals(self, other: "StorageView") -> bool:
         """Nothing of it differs. Written out, for it is asked in every step."""
         if self is other:
@@ -196,6 +204,9 @@ class StorageView:
             and self.believed_draft == other.believed_draft
             and self.reported == other.reported
             and self.loaded == other.loaded
+            and self.owed_states == other.owed_states
+            and self.believed_states == other.believed_states
+            and self.reported_states == other.reported_states
             and self.settings == other.settings
             and (self.attached, self.backend, self.occupied) == (other.attached, other.backend, other.occupied)
         )
@@ -210,7 +221,7 @@ def storage_view(storage: Storage, earlier: StorageView | None) -> StorageView:
     if (
         storage.attached or storage.records or storage.open or storage.release or storage.owed or storage.believed
         or storage.answers or storage.reads or storage.writes or storage.reported or storage.loaded or storage.occupied
-        or storage.believed_draft
+        or storage.believed_draft or storage.owed_states or storage.believed_states or storage.reported_states
     ):  # fmt: skip
         view = StorageView(storage)
         return earlier if earlier is not None and view.equals(earlier) else view

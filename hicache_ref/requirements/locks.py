@@ -9,7 +9,7 @@ from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import DEVICE, HOST, ROOT, NodeId
-from hicache_ref.vocabulary.operations import Lock, Operation, Unlock
+from hicache_ref.vocabulary.operations import CopyDone, CopyFailed, Lock, Operation, Unlock
 from hicache_ref.vocabulary.outcomes import Done, Outcome, Polled
 
 
@@ -103,13 +103,11 @@ def _names_the_path(change: Change[Any, Done], names: list[NodeId]) -> None:
 @step("HC-LOCK-03", needs="nodes")
 def locked_stays(change: Change[Operation, Outcome]) -> int:
     """A locked resident node keeps its device pages; only a failed load takes them, and then receipts are told."""
-    after, judged = change.after.row, 0
+    after, judged, undone = change.after.row, 0, _undone(change)
     for row in change.before.rows:
         if not row.lock or row.device is None:
             continue
-        if isinstance(change.op, Unlock) and row.lock == kv_pins(change.before.receipts[change.op.receipt]).count(
-            row.id
-        ):
+        if row.lock == undone.count(row.id):
             continue  # the last pin is taken, and with it a leaf without state may go
         judged += 1
         now = after.get(row.id)
@@ -118,6 +116,15 @@ def locked_stays(change: Change[Operation, Outcome]) -> int:
             continue
         _must_be_told(change, row.id)
     return judged
+
+
+def _undone(change: Change[Operation, Outcome]) -> list[NodeId]:
+    """The nodes whose KV the step unpinned by an unlock, or by the end of a copy to a request."""
+    op, before = change.op, change.before
+    if isinstance(op, Unlock) and op.receipt in before.receipts:
+        return kv_pins(before.receipts[op.receipt])
+    ended = before.tickets.get(op.ticket) if isinstance(op, CopyDone | CopyFailed) else None
+    return kv_pins(ended) if ended is not None and ended.to == "request" else []
 
 
 def _must_be_told(change: Change[Operation, Outcome], number: NodeId) -> None:

@@ -5,7 +5,7 @@ from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.holders import PoolView
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import View, copy_in
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, KV_POOLS, STATE_DEVICE, TIER, Pages
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, KV_POOLS, STATE_DEVICE, STATE_HOST, TIER, Pages
 from hicache_ref.vocabulary.operations import GiveBack, TakePages
 from hicache_ref.vocabulary.outcomes import Done, Took
 
@@ -18,6 +18,8 @@ def _claims(view: View, pool: PoolView) -> list[tuple[Pages, Owner]]:
         claims.extend((request.pages, ("request", request.id)) for request in view.requests.values())
     elif pool.name == STATE_DEVICE:
         claims.extend((request.state, ("request", request.id)) for request in view.requests.values())
+    if pool.name == STATE_HOST:
+        claims.extend(view.storage.state_holders())
     if pool.name != KV_HOST:
         return claims
     waiting = filter(None, map(view.storage.prefetch, view.storage.open.values()))

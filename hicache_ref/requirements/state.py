@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hicache_ref.requirements.backup import may_lose_state
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, always, step
@@ -145,6 +146,7 @@ def split_leaves_state_below(change: AnyChange) -> int:
         judged += 1
         lower = after.row.get(was.id, NOWHERE)
         mine = change.op.op == "insert" and upper.hashes[-1] == change.hashes[-1]
+        mine = mine or (change.op.op in ("progress", "poll") and upper.device_state is None)  # fetched to end there
         if upper.has_state and not mine:
             raise Broken.because(f"node {number}, split off node {was.id}, has a state that is not of its end")
         if change.op.op in ("match_prefix", "lock"):
@@ -211,12 +213,7 @@ def evicts_enough_states(change: AnyChange) -> int:
         raise Broken.because(
             f"{change.told.freed} slots are told free and {change.told.staged} staged, {freed}, {staged}"
         )
-    left = [
-        row.id
-        for row in change.after.rows
-        for slots in (row.device_state if device else row.host_state,)
-        if slots and not row.state_lock and (device or slots[0] not in now.touched)
-    ]
+    left = may_lose_state(change.after, STATE_DEVICE if device else STATE_HOST)
     if freed + staged < change.op.n and left:
         raise Broken.because(f"{freed + staged} of {change.op.n} slots were given up, the states of {left} remain")
     return 1
@@ -224,7 +221,7 @@ def evicts_enough_states(change: AnyChange) -> int:
 
 @step("HC-STATE-20", "evict_state", "evict_host_state", "take_pages", "load_back", "insert", needs="victims")
 def inner_nodes_keep_kv(change: AnyChange) -> int:
-    """A victim among states that has children keeps its KV on that tier; a free leaf does not stay without state."""
+    """A victim among states that has children keeps its KV on that tier, and what it has on host if it is on device."""
     after, judged = change.after, 0
     if any(pool not in (STATE_DEVICE, STATE_HOST) for pool, _ in change.what.victims):
         return 0
@@ -237,6 +234,9 @@ def inner_nodes_keep_kv(change: AnyChange) -> int:
         kept = had is None or (has is not None and had[-len(has) :] == has)  # it may have been split in this step
         if inner and not kept:
             raise Broken.because(f"node {was.id} has children, and lost its KV with its state on {TIER[pool]}")
+        copied = was.host_state is not None and (STATE_HOST, digest) not in change.what.victims
+        if inner and pool == STATE_DEVICE and copied and now.host_state != was.host_state:
+            raise Broken.because(f"node {was.id} has children, and lost its state on host with that on device")
     return judged
 
 

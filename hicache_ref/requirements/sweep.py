@@ -84,6 +84,8 @@ class Sweep:
 
         self.settled = {row.id for row in before.rows if not arrives_on_host(before, row)}
         self.pins = set(before.storage_pins)
+        opened = map(before.storage.prefetch, before.storage.open.values())
+        self.anchors = {record.anchor for record in opened if record is not None}
         self.protected: set[NodeId] = set()
         """Nodes that the eviction has backed up itself, where the rule write_back_protects says so."""
 
@@ -171,7 +173,7 @@ class Sweep:
             return loose
         touched = self.before.pool(pool).touched
         slots = {row.id: (copy_in(row, pool) or (-1,))[0] for row in self.before.rows}
-        return {number for number in loose & self.settled if slots[number] not in touched}
+        return {number for number in loose & self.settled - self.anchors if slots[number] not in touched}
 
     # ---------------------------------------------------------------------------------------------------------------
 
@@ -257,6 +259,8 @@ class Sweep:
             self.tried.add(number)
             self.protected.clear()
         elif self._was_copied(row):
+            if now is None:
+                self.lost_ends.update({number} & self.on_host)
             if number in self.states[STATE_DEVICE]:
                 self.states[STATE_HOST].add(number)
                 self.free_host_states -= 1

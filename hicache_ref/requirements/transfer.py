@@ -53,8 +53,10 @@ def _touches(effect: Effect) -> Touched:
         source, target = ([(STATE_DEVICE, slot) for slot in side] for side in (effect.source, effect.target))
         return none, none, none, none, frozenset(source), frozenset(target)
     if effect.kind == "storage_read" or effect.kind == "storage_write":
-        batch = frozenset(effect.pages)
-        return (none, none, none, batch, *slots) if effect.kind == "storage_read" else (none, none, batch, none, *slots)
+        batch, reads = frozenset(effect.pages), effect.kind == "storage_read"
+        named = effect.state if effect.kind == "storage_read" else effect.states
+        moved = frozenset([(STATE_HOST, slot) for slot in named])
+        return (none, none, none, batch, NO_SLOTS, moved) if reads else (none, none, batch, none, moved, NO_SLOTS)
     if effect.kind == "storage_query" or effect.kind == "storage_cancel":
         return none, none, none, none, *slots
     device = frozenset([page for part in effect.parts if part.component == KV for page in part.device])

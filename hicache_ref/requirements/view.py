@@ -244,7 +244,7 @@ class View:
         """Who holds and touches which state slot is found out."""
         device, host = self.states
         device.take_holders(self._copies[2], [(each.state, ("request", each.id)) for each in self.requests.values()])
-        host.take_holders(self._copies[3], ())
+        host.take_holders(self._copies[3], self.storage.state_holders() if self.has_storage else ())
         for pool in self.states:
             touching = [(each.name, each.reads(pool.name), each.writes(pool.name)) for each in self.busy.values()]
             pool.take_touched(touching)
@@ -317,6 +317,9 @@ class View:
                 pins.update([record.anchor for record in opened if record is not None])
                 read = NO_PAGES.union(*[record.pages for record in self.storage.backups])
                 pins.update([row.id for row in self.rows if row.host is not None and not read.isdisjoint(row.host)])
+                states = NO_PAGES.union(*[record.states for record in self.storage.backups])
+                if states:
+                    pins.update([row.id for row in self.rows if not states.isdisjoint(row.host_state or ())])
             self._storage_pins = frozenset(pins)
         return self._storage_pins
 

@@ -23,7 +23,7 @@ from hicache_ref.model.state import Request, Ticket
 from hicache_ref.search.scopes import Scope
 from hicache_ref.search.storage_moves import StorageMoves
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.ids import KV_DEVICE
+from hicache_ref.vocabulary.ids import KV_DEVICE, ROOT, STATE_DEVICE, STATE_HOST
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Operation
 
@@ -66,6 +66,8 @@ class Moves:
         yield from (ops.Unlock(receipt=name) for name in state.receipts)
         yield from self.evicts if state.device_leaves else []
         yield from self.host_evicts if state.host_leaves else []
+        if self.scope.profile.state:
+            yield from self._of_states(model)
         yield from self._of_nodes(model)
         yield from self._polls(model)
         perhaps = (*self._of_requests(model), *self._ends_of_copies(model))
@@ -95,17 +97,33 @@ class Moves:
 
     def _of_nodes(self, model: Model) -> Iterator[Operation]:
         for node in model.state.nodes.values():
-            if node.device is None:
+            if node.device is None and not self.scope.profile.state:
                 yield ops.LoadBack(key=model.key_of(node))
-            elif node.host is None and model.state.policy != "write_back":
+            elif model.lacking(node) and model.state.policy != "write_back":
                 yield ops.WriteBackup(key=model.key_of(node))
+
+    def _of_states(self, model: Model) -> Iterator[Operation]:
+        """What may happen to states: evictions, loads into nodes and requests, and requests that go on from one."""
+        state = model.state
+        held = {name for node in state.nodes.values() if node.id != ROOT for name in node.at}
+        yield from [ops.EvictState(n=1)] if STATE_DEVICE in held else []
+        yield from [ops.EvictHostState(n=1)] if STATE_HOST in held else []
+        rid = next((name for name in self.requests if self._is_free(model, name)), None)
+        for node in state.nodes.values():
+            if node.id != ROOT and STATE_HOST in node.at and STATE_DEVICE not in node.at:
+                key = model.key_of(node)
+                yield from (ops.LoadBack(key=key, rid=name) for name in {None, rid})
+            if rid is not None and node.id != ROOT and STATE_DEVICE in node.at:
+                yield from (ops.TakePages(rid=rid, n=n, prefix=model.key_of(node)) for n in self.scope.takes)
+        loaded = [each.id for each in state.requests.values() if not each.pages]
+        yield from (ops.TakePages(rid=name, n=n) for name in loaded for n in self.scope.takes)
 
     def _polls(self, model: Model) -> Iterator[Operation]:
         """A poll in each direction whose first copy has ended."""
         first: dict[str, Ticket] = {}
         for ticket in model.state.tickets.values():
             first.setdefault(ticket.to, ticket)
-        yield from (self.polls[to] for to, ticket in first.items() if ticket.good is not None)
+        yield from (self.polls[to] for to, ticket in first.items() if ticket.good is not None and to in self.polls)
 
     def _of_requests(self, model: Model) -> Iterator[Operation]:
         state = model.state
@@ -114,7 +132,8 @@ class Moves:
             if request.key is not None:
                 yield from self._inserts(request, request.key)
             else:
-                starts = [(key, len(model.pages(key)) - len(request.pages)) for key in self.scope.keys]
+                keys = self.scope.keys if request.pages else ()
+                starts = [(key, len(model.pages(key)) - len(request.pages)) for key in keys]
                 yield from (ops.Forward(rid=request.id, key=key, start=start) for key, start in starts)
         yield from (ops.ForwardDone(rid=name) for name in state.passes)
 
@@ -135,5 +154,6 @@ class Moves:
     def _ends_of_copies(self, model: Model) -> Iterator[Operation]:
         for ticket in model.state.tickets.values():
             yield ops.CopyDone(ticket=ticket.id)
-            if ticket.doomed or ticket.to in self.scope.failing:
+            tier = "device" if ticket.to == "request" else ticket.to
+            if ticket.doomed or tier in self.scope.failing:
                 yield from (ops.CopyFailed(ticket=ticket.id, first_failed=at) for at in range(len(ticket.parts)))

@@ -89,6 +89,7 @@ def _profile(rules: Rules, **sizes: int) -> Profile:
     return Profile(rules=rules, sizes=Sizes(device_pages=3, host_pages=2, **sizes), name="reference/3+2")
 
 
+_RULES = Rules()
 _RETRY = Rules(storage_retries=2)
 _EARLY = Rules(
     storage_retries=2,
@@ -118,6 +119,21 @@ def _lower(name: str, text: str, keys: tuple[Key, ...], *, prefetches: int = 1, 
         storage=StorageSettings(prefetch_threshold=1),
         prefetches=prefetches,
         whole_requests=True,
+    )
+
+
+def _hybrid(name: str, text: str, *, device_states: int = 1, requests: int = 1, rules: Rules = _RULES,
+            failing: frozenset[Tier] = frozenset()) -> Scope:  # fmt: skip
+    """A hybrid model with one state slot on host and few on device, and a lock."""
+    profile = _profile(rules, device_states=device_states, host_states=1)
+    return Scope(
+        name=name,
+        text=text,
+        profile=profile.model_copy(update={"state": True}),
+        keys=_KEYS,
+        requests=requests,
+        receipts=1,
+        failing=failing,
     )
 
 
@@ -179,6 +195,28 @@ _ALL = (
         requests=2,
         receipts=1,
         failing=_BOTH,
+    ),
+    _hybrid(
+        name="hybrid-small",
+        text="Nodes and a request compete for one state slot on each tier.",
+    ),
+    _hybrid(
+        name="hybrid",
+        text="One state slot on each tier, two requests, failing copies: states come late and are lost in every way.",
+        requests=2,
+        failing=_BOTH,
+    ),
+    _hybrid(
+        name="hybrid-copy",
+        text="A request goes on from a copy of a node's state, or from one that is loaded for it; copies may fail.",
+        device_states=2,
+        failing=_BOTH,
+    ),
+    _hybrid(
+        name="hybrid-write-back",
+        text="States are staged with their KV at eviction, and copies may fail.",
+        failing=_BOTH,
+        rules=Rules(write_policy="write_back"),
     ),
     _lower(
         name="lower-small",

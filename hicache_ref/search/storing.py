@@ -66,7 +66,13 @@ def batch(
     draft = pages if model.profile.draft and model.state.storage.settings.draft else 0
     if draft and d.rng.random() < 0.3:
         draft = d.rng.randint(0, pages)
-    return kind(id=record.id, pages=pages, raised=pages < size and d.rng.random() < 0.4, draft=draft)
+    raised = pages < size and d.rng.random() < 0.4
+    if not record.states or record.done + pages < len(record.pages):
+        return kind(id=record.id, pages=pages, raised=raised, draft=draft)
+    if kind is ops.ReadDone:
+        return ops.ReadDone(id=record.id, pages=pages, draft=draft, state=d.rng.random() < good + 0.15)
+    states = len(record.states) if d.rng.random() < good else d.rng.randint(0, len(record.states))
+    return ops.WriteDone(id=record.id, pages=pages, draft=draft, states=states)
 
 
 def progress(d: Drawing) -> Operation | None:
@@ -121,4 +127,5 @@ def wrong_reports(d: Drawing) -> list[Operation]:
         reports += [ops.QueryDone(id=name), ops.QueryDone(id=name, hits=99)]
         reports += [ops.ReadDone(id=name), ops.ReadDone(id=name, pages=99), ops.ReadDone(id=name, draft=1)]
         reports += [ops.WriteDone(id=name), ops.WriteDone(id=name, pages=99), ops.WriteDone(id=name, draft=1)]
+        reports += [ops.ReadDone(id=name, state=True), ops.WriteDone(id=name, states=9)]
     return d.rng.sample(reports, 4)

@@ -57,33 +57,40 @@ class RunForward(Frozen):
 
 
 class StorageQuery(Frozen):
-    """Asks how many of these pages, from the first on, storage has."""
+    """Asks how many of these pages, from the first on, storage has; with `trailing_state` up to one with its state."""
 
     kind: Literal["storage_query"] = "storage_query"
     id: str
     hashes: tuple[PageHash, ...]
     prefix: tuple[PageHash, ...] = ()
+    trailing_state: bool = False
     after: tuple[str, ...] = ()
 
 
 class StorageRead(Frozen):
-    """Reads one batch: page i of `hashes` into host page i of `pages`, the draft page first."""
+    """Reads one batch: page i of `hashes` into host page i of `pages`, the draft page first, a state at the end."""
 
     kind: Literal["storage_read"] = "storage_read"
     id: str
     hashes: tuple[PageHash, ...]
     pages: Pages
+    state: Pages = ()
     prefix: tuple[PageHash, ...] = ()
     after: tuple[str, ...] = ()
 
 
 class StorageWrite(Frozen):
-    """Puts one batch: host page i of `pages` under page i of `hashes`, the draft page after it."""
+    """Puts one batch: host page i of `pages` under page i of `hashes`, the draft page after it.
+
+    Behind the last page state slot i of `states` is put under hash i of `ends`.
+    """
 
     kind: Literal["storage_write"] = "storage_write"
     id: str
     hashes: tuple[PageHash, ...]
     pages: Pages
+    states: Pages = ()
+    ends: tuple[PageHash, ...] = ()
     prefix: tuple[PageHash, ...] = ()
     after: tuple[str, ...] = ()
 

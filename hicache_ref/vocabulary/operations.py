@@ -195,7 +195,7 @@ class QueryDone(Frozen):
 class ReadDone(Frozen):
     """The world's fact: `pages` leading pages of the batch are in place; it raised, or it was short, or it is whole.
 
-    `draft` of them have their draft page too.
+    `draft` of them have their draft page too. With the last batch of a hybrid model the `state` may come.
     """
 
     op: Literal["read_done"] = "read_done"
@@ -203,12 +203,13 @@ class ReadDone(Frozen):
     pages: int = 0
     raised: bool = False
     draft: int = 0
+    state: bool = False
 
 
 class WriteDone(Frozen):
     """The world's fact: `pages` leading pages of the batch are stored; it raised, or it was cut short, or it is whole.
 
-    `draft` of them have their draft page stored too.
+    `draft` of them have their draft page stored too. Behind the last page so many leading `states` are stored.
     """
 
     op: Literal["write_done"] = "write_done"
@@ -216,6 +217,7 @@ class WriteDone(Frozen):
     pages: int = 0
     raised: bool = False
     draft: int = 0
+    states: int = 0
 
 
 class Progress(Frozen):

@@ -145,7 +145,16 @@ class Rules(Frozen):
     """Whether the block hashes of events depend on the namespace."""
 
     match_stamps_states: Literal["end", "path"] = "end"
-    """Whether a match makes the state at its end used, or those of all nodes of its path."""
+    """Whether a match makes the state at its end used, or a match and an insert those of all nodes of their paths."""
+
+    split_stamps_state: bool = False
+    """Whether a split that makes both halves used makes the state used that stays with the lower one."""
+
+    load_matches: bool = False
+    """Whether a load makes its path used, whether or not there is room: its caller matches it first."""
+
+    load_keeps_state_above: bool = False
+    """Whether the state of the node below which a load hangs is kept while room is made for it."""
 
     state_copy: Literal["submitted", "blocking"] = "submitted"
     """Whether the copy of a state for a request is submitted and ends later, or ends inside the step."""
@@ -297,7 +306,19 @@ _EARLY = _BEFORE_QUERY | _IN_PROGRESS | {"backup_scope": "node", "contiguity": F
 _FIRST = _EARLY | {"prefetch_capacity": "host_minus_device", "write_back_offers": False}
 _PREFIXES = {"backup_scope": "node_if_parent"}
 
-_HIMAMBA = _HIRADIX | _IN_PROGRESS | {"state_copy": "blocking", "match_stamps_states": "path"}
+_HIMAMBA = (
+    _HIRADIX
+    | _IN_PROGRESS
+    | {
+        "state_copy": "blocking",
+        "match_stamps_states": "path",
+        "load_matches": True,
+        "load_keeps_state_above": True,
+        "split_copies_hit_count": False,
+        "write_back_protects": False,
+    }
+)
+_SPLIT_STATES = {"split_stamps_state": True}
 
 RULES: dict[str, Rules] = {
     "reference": Rules(),
@@ -319,8 +340,8 @@ RULES: dict[str, Rules] = {
     ),
     "sglang-0.5.16": Rules.model_validate(_HIRADIX | _PREFIXES | _IN_PROGRESS),
     "sglang-0.5.20": Rules.model_validate(_HIRADIX | _PREFIXES | {"hash_namespace": True}),
-    "sglang-himamba-0.5.10": Rules.model_validate(_HIMAMBA | _BEFORE_QUERY | {"prefetch_timeout": "linear"}),
-    "sglang-himamba-0.5.15": Rules.model_validate(_HIMAMBA | _PREFIXES | _BEFORE_QUERY),
+    "sglang-himamba-0.5.10": Rules.model_validate(_HIMAMBA | _SPLIT_STATES | _EARLY | {"prefetch_timeout": "linear"}),
+    "sglang-himamba-0.5.15": Rules.model_validate(_HIMAMBA | _SPLIT_STATES | _PREFIXES | _BEFORE_QUERY),
     "sglang-himamba-0.5.16": Rules.model_validate(_HIMAMBA | _PREFIXES),
     "sglang-0.5.23": Rules.model_validate(
         _SGLANG

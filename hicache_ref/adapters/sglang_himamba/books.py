@@ -41,7 +41,7 @@ class HybridWatch(Watch):
         for slot in self.hybrid.state_slots.pages(slots):
             changing = [rid for rid, each in self.books.passes.items() if slot in each.state]
             if changing:
-                self.books.held_states[slot] = changing[-1]
+                self.books.held_states[slot] = f"f:{changing[-1]}"
             else:
                 now.append(slot)
         return original(self.hybrid.state_slots.slots(now)) if now else None

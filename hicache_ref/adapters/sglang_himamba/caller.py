@@ -9,7 +9,8 @@ from typing import Any
 from hicache_ref.adapters.sglang_himamba.books import HybridWatch
 from hicache_ref.adapters.sglang_himamba.engine import HybridEngine
 from hicache_ref.adapters.sglang_himamba.observe import HybridObserver
-from hicache_ref.adapters.sglang_hiradix.books import Pass, Request
+from hicache_ref.adapters.sglang_himamba.workers import HybridWorkers
+from hicache_ref.adapters.sglang_hiradix.books import Copy, Pass, Request
 from hicache_ref.adapters.sglang_hiradix.pages import Stamps
 from hicache_ref.adapters.sglang_hiradix.substitutes import Bag
 from hicache_ref.vocabulary import operations as ops
@@ -22,6 +23,7 @@ from hicache_ref.vocabulary.outcomes import (
     Inserted,
     Invalid,
     Matched,
+    Polled,
     Refused,
     Submitted,
     Took,
@@ -32,6 +34,7 @@ class HybridCaller(HybridObserver):
     """Each operation is one method of its name."""
 
     watch_kind = HybridWatch
+    workers_kind = HybridWorkers
     engine: HybridEngine
     watch: HybridWatch
 
@@ -50,13 +53,15 @@ class HybridCaller(HybridObserver):
         end = self._device_end(found.last_device_node)
         reach = len(found.device_indices) + self._kv_hit(found)
         device = self.engine.device_slots.pages(found.device_indices)[: self._depth(end)]
+        # Rounded down to a whole chunk it may end where the prefix does, and is of no use then.
+        branching = found.mamba_branching_seqlen or 0
         return Matched(
             device=device,
             host_hit=reach - len(device),
             last_device_node=key_of(end),
             last_host_node=key_of(found.last_host_node),
             best=self._best_of(found, op.key, reach),
-            branching=found.mamba_branching_seqlen or 0,
+            branching=branching if branching > reach else 0,
         )
 
     def _kv_hit(self, found: Any) -> int:
@@ -120,7 +125,8 @@ class HybridCaller(HybridObserver):
         try:
             refused = self._state_is_hopeless(not state) or self._device_room(op.n)
             if refused is None:
-                state = state or self.engine.take_state(None)
+                state = state or self.engine.take_state()
+                self.watch.settle()
                 refused = None if state else self._no_state()
         finally:
             if source is not None:
@@ -139,47 +145,65 @@ class HybridCaller(HybridObserver):
         return self._no_state() if wanted and not enough else None
 
     def _no_state(self) -> Refused:
-        return Refused(
-            why="no state slot", wait_for=tuple(sorted({f"f:{rid}" for rid in self.books.held_states.values()}))
-        )
+        return Refused(why="no state slot", wait_for=tuple(sorted(set(self.books.held_states.values()))))
 
     def _copy_state(self, source: Any, target: Pages) -> None:
         """The copy is made in the order of streams: after the load that brings the state, before any pass."""
         slots = self.engine.state_slots.pages(source.mamba_value)
         for copy in self.books.copies.values():
-            if copy.event is not None and set(slots) & set(copy.moved.target_states) and copy.to == "device":
+            if copy.event is not None and self._brings(copy, slots):
                 copy.event.do_work()
         self.engine.copy_state(slots, target)
 
     def on_give_back(self, op: ops.GiveBack) -> Done | Invalid:
-        """The request holds nothing."""
+        """The request holds nothing; a slot into which a load still runs is free when that was applied."""
         request = self.books.requests.get(op.rid)
         done = super().on_give_back(op)
         if request is not None:
-            self.engine.state_allocator.free(self.engine.state_slots.slots(request.state))
+            loads = [name for name, copy in self.books.copies.items() if self._brings(copy, request.state)]
+            if loads:
+                self.books.held_states[request.state[0]] = loads[0]
+            else:
+                self.engine.state_allocator.free(self.engine.state_slots.slots(request.state))
         return done
 
+    @staticmethod
+    def _brings(copy: Copy, state: Pages) -> bool:
+        return copy.to == "device" and bool(set(state) & set(copy.moved.target_states))
+
+    def on_poll(self, op: ops.Poll) -> Polled:
+        """As of any cache; also what gone requests left to loads that were applied is free."""
+        polled = super().on_poll(op)
+        for name in polled.loads:
+            self._free_held(name)
+        return polled
+
+    def _free_held(self, holder: str) -> None:
+        mine = [slot for slot, each in self.books.held_states.items() if each == holder]
+        for slot in mine:
+            del self.books.held_states[slot]
+        if mine:
+            self.engine.state_allocator.free(self.engine.state_slots.slots(mine))
+
     def on_forward(self, op: ops.Forward) -> Done | Invalid:
-        """A pass runs; also its state is that at the end of the key, at once."""
+        """A pass runs; its state is that at the end of the key once it has ended, for nobody looks there before."""
         request = self.books.requests.get(op.rid)
         if request is None or not request.pages:
             return Invalid(why=f"no request {op.rid} with pages")
         done = super().on_forward(op)
         if isinstance(done, Done):
-            self.books.passes[op.rid] = Pass(self.books.passes[op.rid].touches, request.state)
-            profile = self.engine.profile
-            digests = chain(pages_of(op.key.tokens, 1, profile.bigram), namespace_seed(op.key.extra), profile.bigram)
-            self.stamps.fill(self.engine.state_buffers(), self.engine.state_slots.slots(request.state), digests[-1:])
+            end = chain(pages_of(op.key.tokens, 1, bigram=False), namespace_seed(op.key.extra), bigram=False)[-1]
+            self.books.passes[op.rid] = Pass(self.books.passes[op.rid].touches, request.state, end)
         return done
 
     def on_forward_done(self, op: ops.ForwardDone) -> Done | Invalid:
         """The pass has ended, and what it alone still held is free, slots too."""
+        ended = self.books.passes.get(op.rid)
+        if ended is not None and ended.end is not None:
+            slots = self.engine.state_slots.slots(ended.state)
+            self.stamps.fill(self.engine.state_buffers(), slots, (ended.end,))
         done = super().on_forward_done(op)
-        mine = [slot for slot, holder in self.books.held_states.items() if holder == op.rid]
-        for slot in mine:
-            del self.books.held_states[slot]
-        if mine:
-            self.engine.state_allocator.free(self.engine.state_slots.slots(mine))
+        self._free_held(f"f:{op.rid}")
         return done
 
     def on_insert(self, op: ops.Insert) -> Inserted | Invalid:
@@ -235,6 +259,8 @@ class HybridCaller(HybridObserver):
         if op.rid is not None and (op.rid in self.books.requests or op.rid in self.books.passes):
             return Invalid(why=f"request {op.rid} is in use")
         request = None if op.rid is None else Bag(rid=op.rid)
+        # As its scheduler does: what is loaded is what a match has just found, and has made used.
+        self.engine.match(op.key)
         try:
             return self.load(op, node, request)
         finally:
@@ -243,5 +269,25 @@ class HybridCaller(HybridObserver):
                 slot = int(request.mamba_pool_idx) - 1
                 self.books.requests[op.rid] = Request((), state=(slot,))
 
+    def from_where(self, key: Key) -> tuple[int, bool]:
+        """A prefetch asks for what is behind the best end: a node whose state is on some tier, or the root."""
+        count, node, _ = self.look(key)
+        node = node.parent if self._depth(node) > count else node
+        while node.parent is not None and node.mamba_value is None and node.mamba_host_value is None:
+            node = node.parent
+        return self._depth(node), node.parent is None or node.host_value is not None
+
     def _load_waits_for(self, op: ops.LoadBack, node: Any) -> tuple[str, ...]:
-        return tuple(sorted({*super()._load_waits_for(op, node), *self._no_state().wait_for}))
+        """Also the passes that hold slots, where even all evictable ones are too few."""
+        above = node
+        while above.value is None:
+            above = above.parent
+        need = self._depth(node) - self._depth(above)
+        if self._depth(node) - self._depth(self._device_end(node)) < self.engine.cache.load_back_threshold:
+            return ()
+        if op.quota is not None and need > op.quota:
+            return ()
+        states = self.engine.state_allocator.available_size() + int(self.engine.cache.mamba_evictable_size())
+        # The load keeps what it hangs below.
+        states -= above is not node and above.mamba_value is not None and not above.mamba_lock_ref
+        return self._no_state().wait_for if states < 1 + (op.rid is not None) else super()._load_waits_for(op, node)

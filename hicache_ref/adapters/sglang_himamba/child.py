@@ -1,6 +1,7 @@
 """The process that holds the caches: `python -m hicache_ref.adapters.sglang_himamba.child SETUP` answers lines."""
 
 import sys
+from typing import Any
 
 from hicache_ref.adapters.sglang_himamba.caller import HybridCaller
 from hicache_ref.adapters.sglang_himamba.engine import HybridEngine
@@ -22,7 +23,11 @@ class SglangHiMamba(SglangHiRadix):
 
     def fit(self, traits: HybridTraits) -> None:
         """The modules are changed as far as they have to be."""
-        fit(traits, self._clock, self._put_missing)
+        fit(traits, self._clock, self._put_missing, self._put_missing_state)
+
+    def _put_missing_state(self, backend: Any, digest: str) -> None:
+        """Storage has the state, as if somebody else had put it there."""
+        backend.set(f"{digest}.{self.traits().storage.PoolName.MAMBA}", self._stamps.flat_state(digest))
 
     def described(self, traits: HybridTraits, version: str) -> Description:
         """What these caches are and have."""

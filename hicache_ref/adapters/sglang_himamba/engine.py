@@ -72,7 +72,7 @@ class HybridEngine(Engine):
             buffer.zero_()
 
     def _host_state_tensors(self) -> tuple[torch.Tensor, ...]:
-        return (*self.host_states.conv_buffer, self.host_states.temporal_buffer)
+        return (self.host_states.temporal_buffer, *self.host_states.conv_buffer)
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
@@ -88,17 +88,13 @@ class HybridEngine(Engine):
         """State slots on device were given up, at least as many unless none is left that may be."""
         self.cache.evict(self._request("EvictParams", num_tokens=0, mamba_num=count))
 
-    def take_state(self, node: Any) -> Pages:
-        """A new slot, after one eviction if need be, in which `node` keeps its state; none where there is no room.
+    def take_state(self) -> Pages:
+        """A new slot, after one eviction if need be; none where there is no room.
 
-        As upstream's match does for a request that is to go on from the node, and the scheduler for one that is not.
+        As upstream's match does for a request that is to go on from a node, and the scheduler for one that is not.
         """
         if not self.state_allocator.available_size():
-            if node is not None:
-                self.cache.inc_lock_ref(node)
             self.evict_states(1)
-            if node is not None:
-                self.cache.dec_lock_ref(node)
         taken = self.state_allocator.alloc(1)
         return () if taken is None else self.state_slots.pages(taken)
 
@@ -156,9 +152,9 @@ class HybridEngine(Engine):
         return [both[kv][:, layer] for kv in range(2) for layer in range(LAYERS)]
 
     def state_buffers(self) -> Sequence[torch.Tensor]:
-        """Convolution states of each layer, then temporal ones: one number a slot."""
+        """Temporal states of each layer, then convolution states, as storage keeps them: one number a slot."""
         cache = self.states.mamba_cache
-        return [*cache.conv[0], *cache.temporal]
+        return [*cache.temporal, *cache.conv[0]]
 
     def host_state_buffers(self) -> Sequence[torch.Tensor]:
         """As `state_buffers`."""

@@ -2,23 +2,66 @@
 
 import importlib
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from hicache_ref.adapters.sglang_himamba.traits import HybridTraits
 from hicache_ref.adapters.sglang_hiradix import fitting
 from hicache_ref.adapters.sglang_hiradix.engine import Clock
 from hicache_ref.adapters.sglang_hiradix.importing import PACKAGE
-from hicache_ref.adapters.sglang_hiradix.stepper import StepQueue
+from hicache_ref.adapters.sglang_hiradix.stepper import StepQueue, stopping
 from hicache_ref.adapters.sglang_hiradix.substitutes import SERVER_ARGS
 
 
-def fit(traits: HybridTraits, clock: Clock, missing: Callable[[Any, str], None]) -> None:
-    """Caches of this tree have stepped threads, a clock of ours, and host pools as large as asked for."""
+def fit(
+    traits: HybridTraits, clock: Clock, missing: Callable[[Any, str], None], missing_state: Callable[[Any, str], None]
+) -> None:
+    """Caches of this tree have stepped threads, stepped storage, a clock of ours, and host pools as large as asked for.
+
+    `missing_state(backend, hash)` is called for a state that storage is to have and has not.
+    """
     fitting.fit(traits, clock, missing)
     traits.hybrid.Queue = StepQueue
     traits.hybrid.time = clock
+    _step_states(traits.storage, missing_state)
     _shrink_state_pool(importlib.import_module(f"{PACKAGE}.srt.mem_cache.memory_pool_host").MambaPoolHost)
+
+
+GET_STATES = "batch_get_v2"
+
+
+def put_states(backend: Any) -> None:
+    """The states that the backend was asked to put last are in storage."""
+    later = vars(backend).pop("states_to_put", None)
+    if later is not None:
+        later()
+
+
+def _step_states(storage: Any, missing: Callable[[Any, str], None]) -> None:
+    """The calls of the backend that know of states stop too, but for the put, which is left for `put_states`."""
+    backend = storage.HiCacheFile
+    put = backend.batch_set_v2
+
+    def tell(method: Any, self: Any, pages: int, keys: list[str], *rest: Any, **given: Any) -> Any:
+        hits = min(pages, len(keys))
+        return storage.PoolTransferResult(hits, {storage.PoolName.MAMBA: hits} if hits else {})
+
+    def get(method: Any, self: Any, pages: int, transfers: list[Any], *rest: Any, **given: Any) -> Any:
+        if not pages:
+            return {each.name: [False] * len(each.keys) for each in transfers}
+        for each in transfers:
+            for key in each.keys:
+                if not self.exists(f"{key}.{each.name}"):
+                    missing(self, key)
+        return method(self, transfers)
+
+    def later(self: Any, transfers: list[Any], *rest: Any, **given: Any) -> Any:
+        self.states_to_put = partial(put, self, list(transfers))
+        return {each.name: [True] * len(each.keys or ()) for each in transfers}
+
+    backend.batch_exists_v2 = stopping(backend.batch_exists_v2, "batch_exists_v2", tell)
+    backend.batch_get_v2 = stopping(backend.batch_get_v2, GET_STATES, get)
+    backend.batch_set_v2 = later
 
 
 def _shrink_state_pool(pool: Any) -> None:

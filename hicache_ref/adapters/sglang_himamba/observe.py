@@ -3,6 +3,7 @@
 from typing import Any
 
 from hicache_ref.adapters.sglang_himamba.engine import HybridEngine
+from hicache_ref.adapters.sglang_hiradix.books import Fetch
 from hicache_ref.adapters.sglang_hiradix.observe import ObservedCaller
 from hicache_ref.adapters.sglang_hiradix.pages import rows_of
 from hicache_ref.vocabulary.ids import Pages
@@ -19,7 +20,7 @@ class HybridObserver(ObservedCaller):
         seen = super().observe(level)
         if not LEVELS.index(level):
             return seen
-        fetched = {name: self._state_of(fetch.operation) for name, fetch in self.books.fetches.items()}
+        fetched = {name: self._state_of(fetch) for name, fetch in self.books.fetches.items()}
         states: dict[str, Any] = {
             "free_device_state": tuple(self.engine.free_states()),
             "free_host_state": tuple(self.engine.free_host_states()),
@@ -32,15 +33,16 @@ class HybridObserver(ObservedCaller):
             states["contents"] = seen.contents | self._states_read(seen, states)
         return seen.model_copy(update=states)
 
-    def _state_of(self, operation: Any) -> Pages:
-        """The host slot that a prefetch has for a state."""
-        transfers = getattr(operation, "pool_transfers", None) or ()
+    def _state_of(self, fetch: Fetch) -> Pages:
+        """The host slot that a prefetch has for a state, while a request waits for it."""
+        transfers = (getattr(fetch.operation, "pool_transfers", None) or ()) if self.is_open(fetch) else ()
         return tuple(slot for each in transfers for slot in self.engine.host_state_slots.pages(each.host_indices))
 
     def _states_read(self, seen: Observation, states: dict[str, Any]) -> dict[str, str]:
         """What each state slot that anybody holds was found to hold."""
         device = {slot for each in seen.segments for slot in each.device_state or ()}
         device |= {slot for slots in states["request_states"].values() for slot in slots}
+        device |= set(states["held_device_state"])
         host = {slot for each in seen.segments for slot in each.host_state or ()}
         host |= {slot for slots in states["prefetch_states"].values() for slot in slots}
         contents: dict[str, str] = {}

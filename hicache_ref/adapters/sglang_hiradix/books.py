@@ -12,7 +12,7 @@ import torch
 
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
 from hicache_ref.adapters.sglang_hiradix.stepper import StepThread
-from hicache_ref.vocabulary.ids import Pages, ReceiptId, RequestId, TicketId
+from hicache_ref.vocabulary.ids import PageHash, Pages, ReceiptId, RequestId, TicketId
 from hicache_ref.vocabulary.keys import Key, handle
 from hicache_ref.vocabulary.observation import IssuedCopy
 
@@ -78,6 +78,9 @@ class Pass:
     state: Pages = ()
     """The state slot that it changes."""
 
+    end: PageHash | None = None
+    """The hash of the last page, of which the state will be."""
+
 
 @dataclass
 class Books:
@@ -88,8 +91,8 @@ class Books:
     held: dict[int, RequestId] = field(default_factory=dict)
     """Device pages given up under a running pass, and which pass; upstream's stream order is what protects them."""
 
-    held_states: dict[int, RequestId] = field(default_factory=dict)
-    """State slots, likewise."""
+    held_states: dict[int, str] = field(default_factory=dict)
+    """State slots that were given up under a pass or a load into them, and its name."""
 
     receipts: dict[ReceiptId, Any] = field(default_factory=dict)
     copies: dict[TicketId, Copy] = field(default_factory=dict)

@@ -31,6 +31,7 @@ class Caller:
     """Each operation is one method of its name. What the books show to be wrong is `Invalid`."""
 
     watch_kind = Watch
+    workers_kind = Workers
 
     def __init__(self, engine: Engine, stamps: Stamps) -> None:
         self.engine = engine
@@ -41,7 +42,7 @@ class Caller:
         """Nothing is known of what was before."""
         self.books = Books()
         self.watch = self.watch_kind(self.engine, self.books)
-        self.workers = Workers(self.engine, self.books)
+        self.workers = self.workers_kind(self.engine, self.books)
         self.workers.go_on()
 
     def apply(self, operation: ops.Operation) -> Outcome:

@@ -83,6 +83,10 @@ class Stamps:
         """The page of this hash as storage keeps it: the numbers of `filling`, shaped as `like`."""
         return torch.tensor(self.filling(digest), dtype=torch.int64).view(like.shape)
 
+    def flat_state(self, digest: PageHash) -> torch.Tensor:
+        """The state at the end of the page of this hash as storage keeps it: the bytes of `filling`."""
+        return torch.tensor(self.filling(digest), dtype=torch.int64).view(torch.uint8)
+
     def held(self, rows: Rows, page: int) -> str | None:
         """The hash of what a page holds; None where it was never written, `mixed` for anything unknown.
 

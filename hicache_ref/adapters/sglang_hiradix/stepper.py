@@ -32,10 +32,11 @@ class At(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the backend is to answer: `pages` leading pages, or an exception."""
+    """What the backend is to answer: `pages` leading pages, or an exception; and `states` behind the last page."""
 
     pages: int
     raised: bool = False
+    states: int = 0
 
 
 class StepThread:

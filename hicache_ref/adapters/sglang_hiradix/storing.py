@@ -5,9 +5,10 @@ from typing import Any
 
 from hicache_ref.adapters.sglang_hiradix.books import Copy, Fetch
 from hicache_ref.adapters.sglang_hiradix.caller import Caller
-from hicache_ref.adapters.sglang_hiradix.stepper import StepQueue, StepThread
+from hicache_ref.adapters.sglang_hiradix.stepper import Answer, StepQueue, StepThread
 from hicache_ref.adapters.sglang_hiradix.workers import QUERIES, READS, WRITES
 from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.outcomes import Audited, Done, Invalid, Polled, Prefetching, Progressed, Refused
 
 _BACKENDS = {"files": "file"}
@@ -59,9 +60,9 @@ class StoringCaller(Caller):
             return Refused(why="no storage")
         if op.rid in cache.ongoing_prefetch:
             return Refused(why="a prefetch of this request is open")
-        matched, node, _ = self.look(op.key)
+        matched, anchored = self.from_where(op.key)
         asked = self.engine.page_count(op.key) - matched
-        if asked <= 0 or node.host_value is None:
+        if asked <= 0 or not anchored:
             return Refused(why="nothing to ask for, or the anchor has no host copy")
         limited = getattr(self.engine.controller, "prefetch_rate_limited", None)
         if asked * size < cache.prefetch_threshold or (limited is not None and limited()):
@@ -82,6 +83,11 @@ class StoringCaller(Caller):
             return Prefetching(id=name, pages=fetch.asked)
         return Refused(why="host full")
 
+    def from_where(self, key: Key) -> tuple[int, bool]:
+        """Behind how many pages of the key a prefetch asks for more, and whether what ends there is on host."""
+        matched, node, _ = self.look(key)
+        return matched, node.host_value is not None
+
     def on_query_done(self, op: ops.QueryDone) -> Done | Refused | Invalid:
         """The thread has its answer, and has done with it what it does."""
         fetch = self.books.fetches.get(op.id)
@@ -101,7 +107,8 @@ class StoringCaller(Caller):
         fetch = self.books.fetches.get(op.id)
         if fetch is None or fetch.stage != "reading" or op.pages < 0:
             return Invalid(why=f"no running read {op.id}")
-        no = self.workers.obstacle(READS, fetch.operation) or self.workers.read(fetch, op.pages, op.raised)
+        answer = Answer(op.pages, op.raised, int(op.state))
+        no = self.workers.obstacle(READS, fetch.operation) or self.workers.read(fetch, answer)
         if no is not None:
             return no
         self.workers.go_on()
@@ -112,7 +119,8 @@ class StoringCaller(Caller):
         backup = self.books.backups.get(op.id)
         if backup is None or backup in self.books.written or op.pages < 0:
             return Invalid(why=f"no running write {op.id}")
-        no = self.workers.obstacle(WRITES, backup.operation) or self.workers.write(backup, op.pages, op.raised)
+        answer = Answer(op.pages, op.raised, op.states)
+        no = self.workers.obstacle(WRITES, backup.operation) or self.workers.write(backup, answer)
         if no is not None:
             return no
         self.workers.go_on()

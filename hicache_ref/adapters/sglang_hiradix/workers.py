@@ -135,14 +135,14 @@ class Workers:
             fetch.stage = "answered"
             self.books.answered.append(fetch)
 
-    def read(self, fetch: Fetch, pages: int, raised: bool) -> Invalid | None:
-        """The first `pages` pages of one batch were read, or it raised; what that means has been done."""
+    def read(self, fetch: Fetch, answer: Answer) -> Invalid | None:
+        """So many pages of one batch were read, or it raised; what that means has been done."""
         thread = self._at_work(READS, fetch.operation)
-        if pages > self._batch(thread):
+        if answer.pages > self._batch(thread):
             return Invalid(why=f"the batch of {fetch.name} has {self._batch(thread)} pages")
         acks = getattr(self.engine.controller, "ack_prefetch_queue", None)
         before = len(acks.queue) if acks is not None else 0
-        self._one_batch(thread, Answer(pages, raised))
+        self._read_batch(thread, answer)
         sync = self.thread(SYNCS)
         while sync is not None and sync.is_alive() and not sync.is_idle():
             sync.step()
@@ -154,12 +154,15 @@ class Workers:
         self.books.reads.append((fetch, len(acks.queue) - before if acks is not None else 0))
         return None
 
-    def write(self, backup: Backup, pages: int, raised: bool) -> Invalid | None:
-        """The first `pages` pages of one batch were stored, or it raised; what that means has been done."""
+    def _read_batch(self, thread: StepThread, answer: Answer) -> None:
+        self._one_batch(thread, answer)
+
+    def write(self, backup: Backup, answer: Answer) -> Invalid | None:
+        """So many pages of one batch were stored, or it raised; what that means has been done."""
         thread = self._at_work(WRITES, backup.operation)
-        if pages > self._batch(thread):
+        if answer.pages > self._batch(thread):
             return Invalid(why=f"the batch of {backup.name} has {self._batch(thread)} pages")
-        self._one_batch(thread, Answer(pages, raised))
+        self._one_batch(thread, answer)
         if thread.is_alive() and thread.holding is not backup.operation:
             self.books.written.append(backup)
         return None
