@@ -65,6 +65,9 @@ OTHER: dict[str, object] = {
     "storage_put": "hit",
     "attach_again": "policy",
     "match_stamps_states": "path",
+    "split_stamps_state": True,
+    "load_matches": True,
+    "load_keeps_state_above": True,
     "state_copy": "blocking",
 }
 SETTING: dict[str, dict[str, object]] = {
@@ -88,10 +91,11 @@ SETTING: dict[str, dict[str, object]] = {
     "write_back_offers": {"write_policy": "write_back", "write_back_copy": "blocking"},
     "evict_device_for_hopeless": {"write_policy": "write_back"},
     "match_stamps_states": {"write_through_threshold": 9},
+    "split_stamps_state": {"write_through_threshold": 9, "split_stamps": "both"},
 }
 
 
-OF_STATES = {"match_stamps_states", "state_copy"}
+OF_STATES = {"match_stamps_states", "split_stamps_state", "load_keeps_state_above", "state_copy"}
 """Rules that only matter to a hybrid model."""
 
 
