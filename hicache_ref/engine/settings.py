@@ -1,5 +1,6 @@
 """How the engine keeps and moves bytes, and how it names them in a store."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -7,6 +8,7 @@ from pydantic import Field
 from hicache_ref.engine.workers import DRAFT_POOL, KV_POOL, Naming, WorkerSettings
 from hicache_ref.storage.config import StorageConfig, object_keys
 from hicache_ref.vocabulary.base import Frozen
+from hicache_ref.vocabulary.ids import PageHash
 from hicache_ref.vocabulary.profile import Profile
 
 
@@ -33,7 +35,7 @@ class EngineSettings(Frozen):
 
 
 def naming(profile: Profile, settings: EngineSettings) -> Naming:
-    """The name of the one object that a page is in; pages of another size are others.
+    """The names of the objects that pages are in, one object a page; pages of another size are others.
 
     It knows nothing of the cache, so that workers do not keep that alive.
     """
@@ -43,4 +45,9 @@ def naming(profile: Profile, settings: EngineSettings) -> Naming:
     )  # fmt: skip
     # A name begins with the hash, and the rest is the same for all pages of a pool.
     suffixes = {pool: object_keys(config, "", pool)[0] for pool in (KV_POOL, DRAFT_POOL)}
-    return lambda digest, pool: digest + suffixes[pool]
+
+    def names(hashes: Sequence[PageHash], pool: str) -> list[str]:
+        suffix = suffixes[pool]
+        return [digest + suffix for digest in hashes]
+
+    return names

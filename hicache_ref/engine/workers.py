@@ -23,8 +23,8 @@ from hicache_ref.vocabulary.operations import QueryDone, ReadDone, WriteDone
 
 Task = StorageQuery | StorageRead | StorageWrite
 End = QueryDone | ReadDone | WriteDone
-Naming = Callable[[PageHash, str], str]
-"""From a page and its pool, `kv` or `draft`, to the key of the object that holds it."""
+Naming = Callable[[Sequence[PageHash], str], list[str]]
+"""From pages and their pool, `kv` or `draft`, to the keys of the objects that hold them."""
 
 KV_POOL, DRAFT_POOL = "kv", "draft"
 FAILURES_KEPT = 16
@@ -166,8 +166,7 @@ class StorageWorkers:
                 return job
             lane.jobs.append(job)
             lane.waiting.append(job)
-            # All of the lane's threads: each may take a call of the job.
-            lane.arrived.notify_all()
+            lane.arrived.notify()
         return job
 
     def cancel(self, name: str) -> None:
@@ -263,6 +262,9 @@ class StorageWorkers:
             job.running += 1
             if job.is_spent:
                 lane.waiting.popleft()
+            if lane.waiting:
+                # Whoever takes a call wakes the next: woken all at once, they would only queue for the lock.
+                lane.arrived.notify()
             return job, start
 
     def _call(self, job: Job, start: int) -> Call:
@@ -271,7 +273,7 @@ class StorageWorkers:
         hashes = task.hashes[start : start + job.size]
         try:
             if isinstance(task, StorageQuery):
-                hits = self._backend.exists([self._naming(digest, KV_POOL) for digest in hashes])
+                hits = self._backend.exists(self._naming(hashes, KV_POOL))
                 return Call(min(max(hits, 0), len(hashes)))
             pages = task.pages[start : start + job.size]
             move = self._read if isinstance(task, StorageRead) else self._write
@@ -291,8 +293,7 @@ class StorageWorkers:
         return Call(good, self._move_drafts(self._backend.write, hashes, pages, drafts[:good]))
 
     def _move(self, move: "_Move", hashes: Sequence[PageHash], pages: Pages) -> int:
-        naming = self._naming
-        moved = move([naming(digest, KV_POOL) for digest in hashes], self._memory.pools[KV_HOST].views(pages))
+        moved = move(self._naming(hashes, KV_POOL), self._memory.pools[KV_HOST].views(pages))
         return leading(moved[: len(hashes)])
 
     def _move_drafts(self, move: "_Move", hashes: Sequence[PageHash], pages: Pages, drafts: Sequence[bool]) -> int:
@@ -301,7 +302,7 @@ class StorageWorkers:
         if not along:
             return 0
         host = self._memory.drafts[KV_HOST]
-        names = [self._naming(hashes[index], DRAFT_POOL) for index in along]
+        names = self._naming([hashes[index] for index in along], DRAFT_POOL)
         try:
             moved = move(names, host.views(pages[index] for index in along))
         except BaseException as error:

@@ -18,6 +18,8 @@ from hicache_ref.faults import (
     locks,
     pages,
     prefetch,
+    state,
+    state_copies,
     store,
     transfer,
     tree,
@@ -26,11 +28,12 @@ from hicache_ref.faults.catalogue import FAULTS, KINDS, Fault, Kind, model
 
 FAMILIES = (
     pages, tree, locks, leaves, evict, backup, load, insert, transfer, hashing, events, store, prefetch, commit, draft,
-    lifecycle,
+    lifecycle, state, state_copies,
 )  # fmt: skip
 """The modules by which the catalogue is filled."""
 
 __all__ = [
     "FAMILIES", "FAULTS", "KINDS", "Fault", "Kind", "backup", "commit", "draft", "events", "evict", "hashing", "insert",
-    "leaves", "lifecycle", "load", "locks", "model", "pages", "prefetch", "store", "transfer", "tree",
+    "leaves", "lifecycle", "load", "locks", "model", "pages", "prefetch", "state", "state_copies",
+    "store", "transfer", "tree",
 ]  # fmt: skip

@@ -76,6 +76,9 @@ class Fault:
     storage: bool
     """It is one of the storage tier: no walk that hunts it leaves storage out."""
 
+    state: bool
+    """It is one of recurrent state: it is hunted in hybrid models only."""
+
     @property
     def origin(self) -> str:
         """All origins in one text."""
@@ -100,6 +103,7 @@ def plant(
     rules: Mapping[str, RuleValue] | None = None,
     lockstep_only: str | None = None,
     storage: bool = False,
+    state: bool = False,
 ) -> Callable[[type[_M]], type[_M]]:
     """The decorated model is in the catalogue as `fault`; the first line of its docstring is the title.
 
@@ -112,7 +116,7 @@ def plant(
         FAULTS[fault] = Fault(
             id=fault, kind=kind, origins=origins, title=(getdoc(model) or "").partition("\n")[0],
             expected=(expected,) if isinstance(expected, str) else expected, model=model,
-            rules=MappingProxyType(dict(rules or {})), lockstep_only=lockstep_only, storage=storage,
+            rules=MappingProxyType(dict(rules or {})), lockstep_only=lockstep_only, storage=storage, state=state,
         )  # fmt: skip
         return model
 
@@ -121,6 +125,9 @@ def plant(
 
 plant_in_storage = partial(plant, storage=True)
 """As `plant`, for a fault of the storage tier."""
+
+plant_in_hybrid = partial(plant, state=True)
+"""As `plant`, for a fault of recurrent state."""
 
 
 def model(fault: str) -> type[Model]:

@@ -258,7 +258,7 @@ class RevokedUntold(Model):
         return False
 
 
-@plant_in_storage("revocation-by-request", "K1", "OR-6", expected=("HC-PREF-19", "HC-STORE-13"))
+@plant_in_storage("revocation-by-request", "K1", "OR-6", "N1", expected=("HC-PREF-19", "HC-STORE-13"))
 class RevocationByRequest(_WhoAsked):
     """The answer to a closed prefetch takes the one that its request has open now off the books, with its pages.
 

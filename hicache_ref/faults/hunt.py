@@ -1,8 +1,8 @@
 """The hunt: walks under one model until something is found, which is then made small.
 
 Every fault is hunted in the same way, with the same seeds, weights and profiles; nothing here knows which fault it
-is after, only whether it is one of the storage tier. Budgets are steps, so that a hunt ends in the same way on every
-machine.
+is after, only whether it is one of the storage tier or of recurrent state. Budgets are steps, so that a hunt ends in
+the same way on every machine.
 """
 
 import random
@@ -70,15 +70,17 @@ def hunt(
     base: Profile = REFERENCE,
     rules: Mapping[str, str | int | bool | None] | None = None,
     storage: bool = False,
+    state: bool = False,
     tries: int = 1,
 ) -> Catch:
     """The first finding of the walks with this seed, or none within `steps` steps.
 
-    Profiles are drawn around `base`, and have these `rules`. With `storage` no walk leaves storage out. With more than
-    one try the search goes on for `AFTERWARDS` steps at most, and the smallest trace of that many that end in the same
+    Profiles are drawn around `base`, and have these `rules`. With `storage` no walk leaves storage out. With `state`
+    every profile is that of a hybrid model, and but for `storage` every walk leaves storage out. With more than one
+    try the search goes on for `AFTERWARDS` steps at most, and the smallest trace of that many that end in the same
     requirement is the one that is kept.
     """
-    without_storage = 0.0 if storage else WITHOUT_STORAGE
+    without_storage = 0.0 if storage else 1.0 if state else WITHOUT_STORAGE
     first: Catch | None = None
     best: Catch | None = None
     taken, end, profile = 0, steps, base
@@ -86,7 +88,7 @@ def hunt(
         if taken >= end or tries == 0:
             break
         rng = random.Random(f"{seed}/{index}")
-        profile = _with_rules(draw_profile(rng, base), rules or {})
+        profile = _with_rules(draw_profile(rng, base, hybrid="always" if state else "never"), rules or {})
         stepper = opening(profile, DrawnChooser(random.Random(f"{seed}/{index}/choices")))
         plan = Plan(steps=min(WALK_STEPS, end - taken), without_storage=without_storage)
         walk = Walk(stepper, rng, plan, swarm=index % 2 == 1)

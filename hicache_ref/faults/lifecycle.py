@@ -246,6 +246,20 @@ class DetachKeepsCount(Model):
         self.storage.occupied = occupied
 
 
+@plant_in_storage("refused-detach-stops-work", "K11", "N2", expected=("HC-LIFE-06", "HC-CONF-01"))
+class RefusedDetachStopsWork(Model):
+    """A detach that is refused has stopped the workers: storage counts as attached, and nothing is read any more.
+
+    SGLang: a thread that does not stop makes the detach fail, and the flag that told it to stays up.
+    """
+
+    def on_detach(self, op: Detach) -> Done | Refused:
+        """Half of it happened."""
+        told = super().on_detach(op)
+        self.storage.attached = self.storage.attached and not isinstance(told, Refused)
+        return told
+
+
 @plant_in_storage("detach-of-nothing-fails", "K11", "D19", expected="HC-LIFE-06")
 class DetachOfNothingFails(Model):
     """A detach is refused where nothing is attached, although there is nothing to wait for."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -132,9 +133,9 @@ def _hunt_fault(name: str, *, seed: int, steps: int) -> _Hunted:
     compared_steps = steps if fault.lockstep_only else steps // LOCKSTEP_SHARE
     judged_steps = steps // LOCKSTEP_SHARE if fault.lockstep_only else steps
     by_rules = hunt(alone(fault.model), seed=seed, steps=judged_steps, rules=fault.rules,
-                    storage=fault.storage, tries=TRIES)  # fmt: skip
+                    storage=fault.storage, state=fault.state, tries=TRIES)  # fmt: skip
     compared = hunt(beside_the_model(fault.model), seed=seed, steps=compared_steps, rules=fault.rules,
-                    storage=fault.storage, tries=TRIES if fault.lockstep_only else 1)  # fmt: skip
+                    storage=fault.storage, state=fault.state, tries=TRIES if fault.lockstep_only else 1)  # fmt: skip
     alarm = None
     if compared.finding is not None and compared.finding.source == "oracle":
         alarm = f"beside {name}: the model itself broke {compared.finding.requirement}: {compared.finding.text}"
@@ -164,16 +165,15 @@ def _note(fault: Fault, caught_by: str | None, diverged_at: str | None) -> str |
 def _hunt_healthy(preset: str, *, seed: int, steps: int) -> list[str]:
     """What is found where there is nothing to be found, under one preset of rules."""
     base = Profile(rules=RULES[preset], name=preset)
-    hunts = {
-        "alone": hunt(alone(Model), seed=seed, steps=steps, base=base),
-        "beside itself": hunt(beside_the_model(Model), seed=seed, steps=steps // HEALTHY_LOCKSTEP_SHARE, base=base),
-    }
-    found = ((where, catch.finding) for where, catch in hunts.items())
-    return [
-        f"the healthy model {where} under {preset}: {finding.requirement}: {finding.text}"
-        for where, finding in found
-        if finding is not None
-    ]
+    share = steps // HEALTHY_LOCKSTEP_SHARE
+    openings = {"alone": (alone(Model), steps), "beside itself": (beside_the_model(Model), share)}
+    alarms = []
+    for (where, (opening, budget)), state in product(openings.items(), (False, True)):
+        finding = hunt(opening, seed=seed, steps=budget, base=base, state=state).finding
+        if finding is not None:
+            kind = "hybrid" if state else "healthy"
+            alarms.append(f"the {kind} model {where} under {preset}: {finding.requirement}: {finding.text}")
+    return alarms
 
 
 def _trace(fault: Fault, catch: Catch, seed: int) -> Trace:

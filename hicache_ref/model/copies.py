@@ -232,6 +232,8 @@ class CopyRules(MatchRules):
 
     def owners(self, pool_name: PoolName, pages: tuple[int, ...]) -> list[Node]:
         """The nodes that own these pages, those nearer the root first."""
+        if not pages:
+            return []
         owner = self.state.pools[pool_name].owner
         numbers = dict.fromkeys(owner[page][1] for page in pages if owner[page][0] == "node")
         return sorted((self.state.nodes[number] for number in numbers if isinstance(number, int)), key=self.depth)

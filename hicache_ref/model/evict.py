@@ -53,7 +53,7 @@ class EvictRules(CopyRules):
             self.evict_device_leaf(node)
             if tally.given() >= count:
                 break
-        self._protect_no_more()
+        self.protect_no_more()
         return tally.end()
 
     def evict_device_leaf(self, node: Node) -> None:
@@ -74,14 +74,14 @@ class EvictRules(CopyRules):
             self.facts.append("state_lost_by_demotion")
             self.leave_device(node)
         else:
-            self._protect_no_more()
+            self.protect_no_more()
             self._drop(node)
 
     def is_host_leaf(self, node: Node) -> bool:
         """Also not backed up by the eviction under way, where that protects (upstream: flush_staged)."""
         return super().is_host_leaf(node) and node.id not in self.just_backed
 
-    def _protect_no_more(self) -> None:
+    def protect_no_more(self) -> None:
         """What the eviction under way has backed up may be evicted from host."""
         backed, self.just_backed = self.just_backed, []
         for number in backed:

@@ -55,6 +55,7 @@ class HybridRules(InsertRules):
                 self.evict_device_leaf(node)
             if tally.given() >= count:
                 break
+        self.protect_no_more()
         return tally.end()
 
     def evict_host_state(self, count: int) -> Evicted:

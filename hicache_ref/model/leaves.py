@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 from hicache_ref.model.pages import PageRules
 from hicache_ref.model.state import Node, running
 from hicache_ref.vocabulary.events import BlockRemoved, BlockStored
-from hicache_ref.vocabulary.hashing import block_hash, chain
+from hicache_ref.vocabulary.hashing import block_hash, block_hashes, chain
 from hicache_ref.vocabulary.ids import (
     KV,
     KV_DEVICE,
@@ -98,16 +98,15 @@ class LeafRules(PageRules):
 
     def publish_stored(self, node: Node, medium: Medium, only: tuple[PageHash, ...]) -> None:
         """One event for each page of the node that is in `only`, with the page before it as parent (HC-EVENT-02)."""
-        digests = self._event_hashes(node)
+        numbers = block_hashes(self._event_hashes(node))
         above = self.state.nodes[node.parent]
-        parent = block_hash(self._event_hashes(above)[-1]) if above.id != ROOT else None
+        first = block_hash(self._event_hashes(above)[-1]) if above.id != ROOT else None
         wanted = frozenset(only)
-        told: list[dict[str, object]] = []
-        for page, digest, identity in zip(node.key, digests, node.hashes, strict=True):
-            number = block_hash(digest)
-            if identity in wanted:
-                told.append({"block_hash": number, "parent_block_hash": parent, "token_ids": page, "medium": medium})
-            parent = number
+        told = [
+            {"block_hash": number, "parent_block_hash": parent, "token_ids": page, "medium": medium}
+            for page, number, parent, digest in zip(node.key, numbers, (first, *numbers[:-1]), node.hashes, strict=True)
+            if digest in wanted
+        ]
         # A prompt has thousands of pages: made in one call, their events take half as long.
         self.events += _STORED.validate_python(told)
 

@@ -238,13 +238,14 @@ class PrefetchRules(StoreRules):
         record = self.storage.records[op.id]
         assert isinstance(record, PrefetchReading)
         pool = self.state.pools[KV_HOST]
-        for index in range(record.done, record.done + op.pages):
-            pool.stamp[record.pages[index]] = record.hashes[index]
-            pool.draft[record.pages[index]] = record.hashes[index] if index < record.done + op.draft else None
         for slot in record.states if op.state else ():
             self.state.pools[STATE_HOST].stamp[slot] = record.hashes[-1]
-        batch = min(self.profile.sizes.storage_batch, len(record.pages) - record.done)
         done = record.done + op.pages
+        come = zip(record.pages[record.done : done], record.hashes[record.done : done], strict=True)
+        for index, (page, digest) in enumerate(come):
+            pool.stamp[page] = digest
+            pool.draft[page] = digest if index < op.draft else None
+        batch = min(self.profile.sizes.storage_batch, len(record.pages) - record.done)
         known = done if self.rules.prefetch_progress == "live" and record.rid is not None else record.known
         ends = op.raised or op.pages < batch or done == len(record.pages) or record.cancelled
         if ends:

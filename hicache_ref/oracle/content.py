@@ -47,7 +47,15 @@ class Content:
                 stamp = self.being_written.get(from_page)
             self.stamps[target][to_page] = stamp
         for from_slot, to_slot in zip(copy.source_states[:states], copy.target_states[:states], strict=False):
-            self.stamps[state_target][to_slot] = self.stamps[state_source].get(from_slot)
+            stamp = self.stamps[state_source].get(from_slot)
+            self.stamps[state_target][to_slot] = self._loaded(from_slot) if stamp is None else stamp
+
+    def _loaded(self, slot: int) -> PageHash | None:
+        """What a running load will put into the state slot on device: a copy that ends inside a step waits for it."""
+        for copy in self.running.values():
+            if copy.to == "device" and slot in copy.target_states:
+                return self.stamps[STATE_HOST].get(copy.source_states[copy.target_states.index(slot)])
+        return None
 
     def ended(self, ticket: str, pages: int, states: int) -> None:
         """The copy has ended with its first `pages` pages and `states` state slots in place."""

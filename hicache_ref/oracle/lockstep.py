@@ -27,6 +27,7 @@ from hicache_ref.vocabulary.ids import (
     STATE,
     STATE_DEVICE,
     STATE_HOST,
+    TIER,
     PageHash,
     Pages,
     PoolName,
@@ -246,9 +247,13 @@ class Lockstep:
             self.content.read(observation.contents)
             return
         rename = self.comparison.renamed
-        for name in (KV_HOST, STATE_DEVICE, STATE_HOST):
-            self.content.emptied(name, {rename(pool, page) for pool, page in self.chooser.taken if pool == name})
+        taken = {name: {rename(pool, page) for pool, page in self.chooser.taken if pool == name} for name in TIER}
+        self.content.emptied(KV_HOST, taken[KV_HOST])
+        self.content.emptied(STATE_HOST, taken[STATE_HOST])
         self.content.issued(observation)
+        # A slot may have been copied to host in this step before a request took it, and been filled for it at once.
+        filled = {slot for copy in observation.copies if copy.to == "request" for slot in copy.target_states}
+        self.content.emptied(STATE_DEVICE, taken[STATE_DEVICE] - filled)
         if ours.outcome.kind in ("refused", "invalid"):
             return
         if isinstance(op, ops.Reset):

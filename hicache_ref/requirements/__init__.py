@@ -22,6 +22,8 @@ from hicache_ref.requirements import (
     pages,
     prefetch,
     state,
+    state_copies,
+    state_storage,
     storage_witnesses,
     store,
     transfer,
@@ -38,7 +40,8 @@ from hicache_ref.requirements.view import View
 
 AREAS = (
     pages, tree, match, insert, locks, leaves, evict, backup, load, transfer, waited, failure, draft, store, prefetch,
-    commits, hashing, events, conformance, lifecycle, state, witnesses, storage_witnesses,
+    commits, hashing, events, conformance, lifecycle, state, state_copies, state_storage, witnesses,
+    storage_witnesses,
 )  # fmt: skip
 """Importing them registers their judges."""
 

@@ -172,11 +172,17 @@ def state_room(view: View, pool: PoolName) -> int:
     """How many state slots are free there, or hold the state of a node from which it may be taken."""
     if not view.states:
         return 0
-    slots, touched = view.pool(pool), view.pool(pool).touched
-    held = [(row.device_state if pool == STATE_DEVICE else row.host_state) for row in view.rows if not row.state_lock]
-    return len(slots.free) + sum(
-        [each is not None and (pool == STATE_DEVICE or each[0] not in touched) for each in held]
-    )
+    return len(view.pool(pool).free) + len(may_lose_state(view, pool))
+
+
+def may_lose_state(view: View, pool: PoolName) -> list[NodeId]:
+    """The nodes whose state there nothing pins and, on host, no operation touches and no open prefetch hangs on."""
+    touched, anchors = view.pool(pool).touched, set[NodeId]()
+    if pool == STATE_HOST:
+        opened = map(view.storage.prefetch, view.storage.open.values())
+        anchors = {record.anchor for record in opened if record is not None}
+    held = [(row, copy_in(row, pool)) for row in view.rows if not row.state_lock and row.id not in anchors]
+    return [row.id for row, slots in held if slots and (pool == STATE_DEVICE or slots[0] not in touched)]
 
 
 def host_pages_for(view: View, wanted: int, kept: NodeId = ROOT) -> int:

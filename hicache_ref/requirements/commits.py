@@ -5,14 +5,14 @@ from typing import Any
 
 from hicache_ref.model.records import Prefetch, PrefetchEnded, PrefetchQueued
 from hicache_ref.model.state import FREE
-from hicache_ref.requirements.backup import host_pages_for
+from hicache_ref.requirements.backup import host_pages_for, state_room
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.prefetch import Reading, threshold
 from hicache_ref.requirements.registry import Broken, step
 from hicache_ref.requirements.sweep import answered
 from hicache_ref.requirements.view import NOWHERE, View
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.ids import ROOT
+from hicache_ref.vocabulary.ids import ROOT, STATE_HOST
 from hicache_ref.vocabulary.outcomes import Done, Polled, Progressed
 
 
@@ -50,7 +50,8 @@ def abort_leaves_nothing(change: Change[ops.Abort, Done]) -> int:
     op, before, after = change.op, change.before, change.after
     if op.rid in after.storage.open or op.rid in after.storage.loaded:
         raise Broken.because(f"request {op.rid} has gone, and something is kept for it")
-    if not change.still:
+    pruned = bool(before.states) and after.row.keys() < before.row.keys()
+    if not change.still and not pruned:
         raise Broken.because(f"an abort of {op.rid} changed a node")
     record = before.storage.prefetch(before.storage.open.get(op.rid))
     if record is None:
@@ -88,6 +89,12 @@ def committed(change: Change[Any, Any]) -> Iterator[tuple[Prefetch, int]]:
             yield record, record.known if isinstance(record, Reading) else 0
 
 
+def is_whole(view: View, record: Prefetch, known: int) -> bool:
+    """Whether what was read may be committed: of a hybrid model all of it and its state, or nothing (HC-STATE-31)."""
+    whole = isinstance(record, PrefetchEnded) and record.has_state and known == len(record.pages)
+    return not view.states or whole
+
+
 @step("HC-PREF-07", "progress", "poll")
 def commit_leaves_no_gap(change: Change[ops.Progress | ops.Poll, Progressed | Polled]) -> int:
     """Known pages are in the tree below the anchor, one for each place, or free; never a gap."""
@@ -95,13 +102,13 @@ def commit_leaves_no_gap(change: Change[ops.Progress | ops.Poll, Progressed | Po
     for record, known in committed(change):
         judged += 1
         anchor = after.row.get(record.anchor, NOWHERE)
-        lost = anchor is NOWHERE or (anchor.id != ROOT and anchor.host is None)
+        lost = anchor is NOWHERE or (anchor.id != ROOT and anchor.host is None) or not is_whole(after, record, known)
         turned_away = False
         for page, digest in zip(record.pages[:known], record.hashes, strict=False):
             row, at = after.where.get(digest, (NOWHERE, 0))
             there = row.host[at] if row.host is not None else None
             mine = after.host.held.get(page) == ("node", row.id) and there == page
-            if not mine and after.host.held.get(page) != FREE:
+            if not mine and after.host.held.get(page, FREE)[0] not in ("free", "queue" if after.states else "free"):
                 raise Broken.because(f"host page {page} of {record.id} is neither in its node nor free")
             turned_away = turned_away or (row.device is not None and there is None and not after.rules.commit_adopts)
             if mine if lost else there is None and not turned_away:
@@ -168,6 +175,15 @@ def loaded_is_told_once(change: Change[ops.Progress | ops.Poll, Progressed | Pol
     return 1
 
 
+def _all_or_nothing(before: View, first: Prefetch, now: Prefetch | None, room: int) -> None:
+    """Of a hybrid model: all pages and a slot are taken, or the prefetch is revoked for want of one of them."""
+    wanted = len(first.hashes)
+    if now is None and wanted >= threshold(before) and room == wanted and state_room(before, STATE_HOST):
+        raise Broken.because(f"{first.id} is revoked, there is room for its {wanted} pages and a state")
+    if now is not None and (len(now.pages), len(now.states)) != (wanted, 1):
+        raise Broken.because(f"{first.id} reads into {len(now.pages)} pages and {len(now.states)} state slots")
+
+
 @step("HC-PREF-08", "poll")
 def revoked_for_cause(change: Change[ops.Poll, Polled]) -> int:
     """An answered prefetch reads, or is revoked if storage has too little or the host no room."""
@@ -187,6 +203,8 @@ def revoked_for_cause(change: Change[ops.Poll, Polled]) -> int:
     if isinstance(first, Prefetch) and first.rid is not None:
         room = host_pages_for(before, len(first.hashes))
         now = after.storage.prefetch(first.id)
-        if (now is None) != (room < enough) or (now is not None and len(now.pages) != room):
+        if before.states:
+            _all_or_nothing(before, first, now, room)
+        elif (now is None) != (room < enough) or (now is not None and len(now.pages) != room):
             raise Broken.because(f"{first.id} is {now.stage if now else 'revoked'}, there is room for {room} pages")
     return len(told.answers)

@@ -19,7 +19,7 @@ def the_rest_is_spared(change: Change[Poll, Polled]) -> int:
     lost_host = _at_or_below(before, {row.id for row in before.rows if no_host.intersection(row.host or ())})
     lost_device = _at_or_below(before, {row.id for row in before.rows if no_device.intersection(row.device or ())})
     applied = {page for name in told.backups for page in before.busy[name].host_writes}
-    evicted = {digest for pool, digest in change.what.victims if pool == KV_HOST}
+    evicted = {digest for pool, digest in change.what.victims if pool in (KV_HOST, STATE_HOST)}
     for row in before.rows:
         if row.hashes[-1] in evicted:
             continue

@@ -1,6 +1,7 @@
 """HASH: a page's hash is the chain of everything before it, its namespace included."""
 
 from hicache_ref.requirements.change import Change
+from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
@@ -70,7 +71,7 @@ def namespaces_stay_here(view: View) -> int:
 def asked_by_tokens_alone(change: Change[Prefetch, Prefetching]) -> int:
     """Storage is asked for the hashes of the key's own pages, chained from the start of its namespace."""
     record = change.after.storage.prefetch(change.told.id)
-    start = len(change.before.cached(change.hashes))
+    start = ends(change.before, change.hashes).best
     expected = change.hashes[start : start + change.told.pages]
     if record is None or record.hashes != expected or record.extra != change.op.key.extra:
         raise Broken.because(

@@ -28,17 +28,19 @@ def refused_loads_nothing(change: Change[LoadBack, Refused]) -> int:
 
 @always("HC-LOAD-02", "nodes", "owners", "books", "storage", about="books")
 def sources_are_pinned(view: View) -> int:
-    """A host page that a load reads belongs to a node which that load pins, or to nobody but operations."""
+    """What a load reads on host belongs to a node which that load pins, or to nobody but operations."""
     judged = 0
     for name, ticket in view.tickets.items():
         if ticket.to != "device":
             continue
         pinned = set(kv_pins(ticket))
-        for page in view.busy[name].host_reads:
-            judged += 1
-            owner = view.host.held.get(page)
-            if owner is not None and not (owner[0] == "node" and owner[1] in pinned):
-                raise Broken.because(f"load {name} reads host page {page}, now held by {owner[0]} {owner[1]}")
+        for pool in (view.host, *view.states[1:]):
+            for page in view.busy[name].reads(pool.name):
+                judged += 1
+                owner = pool.held.get(page)
+                if owner is not None and not (owner[0] == "node" and owner[1] in pinned):
+                    what = "host page" if pool is view.host else "state slot on host"
+                    raise Broken.because(f"load {name} reads {what} {page}, now held by {owner[0]} {owner[1]}")
     return judged
 
 

@@ -8,7 +8,7 @@ from hicache_ref.requirements.change import Change, came_from
 from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import View
-from hicache_ref.vocabulary.ids import KV, ROOT, NodeId
+from hicache_ref.vocabulary.ids import DEVICE, HOST, ROOT, NodeId
 from hicache_ref.vocabulary.operations import CopyDone, CopyFailed, Lock, Operation, Unlock
 from hicache_ref.vocabulary.outcomes import Done, Outcome, Polled
 
@@ -47,9 +47,12 @@ def pins_name_nodes(view: View) -> int:
 def unpinned(view: View, ticket: Ticket) -> list[NodeId]:
     """Nodes that own a page which the copy writes, or are above such a node, and are not named by it."""
     to_host = ticket.to == "host"
-    held = (view.host if to_host else view.device).held
-    kv = [part for part in ticket.parts if part.component == KV]
-    owners = {held.get(page, FREE)[1] for part in kv for page in (part.host if to_host else part.device)}
+    tier = HOST if to_host else DEVICE
+    owners = {
+        view.pool(tier[part.component]).held.get(page, FREE)[1]
+        for part in ticket.parts
+        for page in (part.host if to_host else part.device)
+    }
     pinned = set(kv_pins(ticket))
     rows = [row for owner in owners if isinstance(owner, int) for row in view.up(view.row[owner])]
     return list(dict.fromkeys([row.id for row in rows if row.id not in pinned]))

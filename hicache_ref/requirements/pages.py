@@ -115,7 +115,8 @@ def owner_map_is_true(view: View) -> int:
 def _contents(view: View, pool: PoolView) -> None:
     for number, pages in pool.unlike:
         row = view.row[number]
-        for page, digest, held in zip(pages, row.hashes, pool.contents(pages), strict=False):
+        hashes = row.hashes if pool.name in KV_POOLS else row.hashes[-1:]
+        for page, digest, held in zip(pages, hashes, pool.contents(pages), strict=False):
             if held is not None and held != digest:
                 said = f"{_named(pool, page)} of node {row.id} holds {held[:8]}"
                 raise Broken.because(f"{said}, the node says {digest[:8]}")
@@ -123,15 +124,17 @@ def _contents(view: View, pool: PoolView) -> None:
 
 @always("HC-PAGE-06", "nodes", "contents")
 def device_contents(view: View) -> int:
-    """A written device page of a node holds what the node says."""
-    _contents(view, view.device)
+    """A written device page of a node holds what the node says, a written state slot the state at its end."""
+    for pool in (view.device, *view.states[:1]):
+        _contents(view, pool)
     return len(view.rows)
 
 
 @always("HC-PAGE-07", "nodes", "contents")
 def host_contents(view: View) -> int:
-    """A written host page of a node holds what the node says."""
-    _contents(view, view.host)
+    """A written host page of a node holds what the node says, a written state slot the state at its end."""
+    for pool in (view.host, *view.states[1:]):
+        _contents(view, pool)
     return len(view.rows)
 
 

@@ -9,14 +9,16 @@ from hicache_ref.model.records import (
     PrefetchEnded,
     PrefetchQueued,
     PrefetchReading,
+    Record,
 )
 from hicache_ref.model.state import FREE
-from hicache_ref.requirements.backup import host_pages_for
+from hicache_ref.requirements.backup import host_pages_for, state_room
 from hicache_ref.requirements.change import Change
+from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import NOWHERE, View
+from hicache_ref.requirements.view import NOWHERE, Row, View
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.ids import ROOT
+from hicache_ref.vocabulary.ids import ROOT, STATE_HOST
 from hicache_ref.vocabulary.outcomes import Done, Invalid, Outcome, Polled, Prefetching, Refused
 
 Reading = PrefetchReading | PrefetchEnded
@@ -211,9 +213,19 @@ def only_running_work_reports(change: Change[Report, Done | Invalid]) -> int:
         runs = record is not None and record.stage == stage
         lawful = runs and 0 <= op.draft <= op.pages <= batch_size(before, op.id)
         lawful = lawful and (not op.draft or takes_draft(before))
+        lawful = lawful and _states_fit(op, record)
     if lawful == isinstance(change.told, Invalid):
         raise Broken.because(f"a report about {record.stage if record else 'nothing'} {op.id} is {change.told.kind}")
     return 1
+
+
+def _states_fit(op: ops.ReadDone | ops.WriteDone, record: Record | None) -> bool:
+    """States come behind the last page, and no more of them than there are."""
+    states = int(op.state) if isinstance(op, ops.ReadDone) else op.states
+    if not states:
+        return True
+    last = record is not None and getattr(record, "done", 0) + op.pages == len(record.pages)
+    return last and record is not None and 0 < states <= len(record.states)
 
 
 def batch_size(view: View, name: str) -> int:
@@ -280,7 +292,7 @@ def batch_is_exact(change: Change[ops.ReadDone, Done]) -> int:
 def asked_by_the_rules(change: Change[ops.Prefetch, Prefetching | Refused]) -> int:
     """A prefetch is refused for the reasons that the rules name and no other; else it asks for all that is missing."""
     before, told = change.before, change.told
-    found = before.cached(change.hashes)
+    found = _found(change)
     wanted = len(change.hashes) - len(found)
     why = _why_not(change, wanted)
     if (why is not None) != isinstance(told, Refused):
@@ -305,10 +317,15 @@ def asked_by_the_rules(change: Change[ops.Prefetch, Prefetching | Refused]) -> i
     return 1
 
 
+def _found(change: Change[ops.Prefetch, Any]) -> list[tuple[Row, int]]:
+    """The pages of the key that need not be asked for: those cached, of a hybrid model those up to the best end."""
+    return change.before.cached(change.hashes)[: ends(change.before, change.hashes).best]
+
+
 def _why_not(change: Change[ops.Prefetch, Any], wanted: int) -> str | None:
     before, op = change.before, change.op
     storage, rules, sizes = before.storage, before.rules, before.profile.sizes
-    found = before.cached(change.hashes)
+    found = _found(change)
     more = sizes.host_pages - sizes.device_pages
     capacity = {
         "half_host": 0.5 * sizes.host_pages,
@@ -323,9 +340,15 @@ def _why_not(change: Change[ops.Prefetch, Any], wanted: int) -> str | None:
         "namespaces have no hash": op.key.extra is not None and not rules.hash_namespace,
         "too much is asked for": storage.occupied * sizes.page_size >= limit,
         "the anchor has no host copy": bool(found) and found[-1][0].host is None,
+        "no state slot is free": _needs_slot(before),
         "the host is full": _pages_to_ask_for(before, change, wanted) < _fewest(before, wanted),
     }
     return next((why for why, holds in reasons.items() if holds), None)
+
+
+def _needs_slot(view: View) -> bool:
+    """Of a hybrid model, where room is taken first: no state slot on host is free or can be."""
+    return bool(view.states) and view.rules.prefetch_allocation == "before" and not state_room(view, STATE_HOST)
 
 
 def _fewest(before: View, wanted: int) -> int:
@@ -337,5 +360,5 @@ def _pages_to_ask_for(before: View, change: Change[ops.Prefetch, Any], wanted: i
     """All that is missing; where host pages are taken first, as much of it as there is room for beside the anchor."""
     if before.rules.prefetch_allocation == "after":
         return wanted
-    found = before.cached(change.hashes)
+    found = _found(change)
     return host_pages_for(before, wanted, found[-1][0].id if found else ROOT)

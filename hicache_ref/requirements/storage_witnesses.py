@@ -16,6 +16,12 @@ Ending = Change[ops.Progress | ops.Poll, Progressed | Polled]
 
 FACT.update(
     {
+        "state_put_alone": "HC-STATE-67",
+        "state_not_put": "HC-STATE-68",
+        "state_not_read": "HC-STATE-69",
+        "fetched_without_state": "HC-STATE-70",
+        "state_fetched": "HC-STATE-71",
+        "fetched_state_given_back": "HC-STATE-72",
         "draft_missing": "HC-DRAFT-50",
         "draft_not_stored": "HC-DRAFT-51",
         "offered_with_owed_above": "HC-STORE-50",

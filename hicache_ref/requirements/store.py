@@ -18,7 +18,7 @@ from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import NOWHERE, Row, View
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.effects import StorageRead, StorageWrite
-from hicache_ref.vocabulary.ids import PageHash
+from hicache_ref.vocabulary.ids import KV, PageHash
 from hicache_ref.vocabulary.outcomes import Done, Outcome, Polled, Progressed, Refused
 
 
@@ -118,9 +118,10 @@ def _is_one_path(view: View, record: Record) -> bool:
     if isinstance(record, Prefetch):
         anchor = view.row.get(record.anchor, NOWHERE)
         return record.prefix == _path(view, anchor, len(anchor.hashes))
-    if record.hashes[-1] not in view.where:
+    path = record.prefix + record.hashes
+    if path[-1] not in view.where:
         return True
-    row, at = view.where[record.hashes[-1]]
+    row, at = view.where[path[-1]]
     return record.prefix + record.hashes == _path(view, row, at + 1)
 
 
@@ -140,6 +141,8 @@ def write_is_the_next_batch(change: Change[Any, Outcome]) -> int:
             _must_be_next(after, effect, BackupWriting)
             if after.host.contents(effect.pages) != effect.hashes:
                 raise Broken.because(f"{effect.id} puts pages {effect.pages} under hashes of other pages")
+            if effect.states and after.states[1].contents(effect.states) != effect.ends:
+                raise Broken.because(f"{effect.id} puts states {effect.states} under hashes of other ends")
     return judged
 
 
@@ -165,7 +168,8 @@ def _must_be_next(view: View, effect: StorageRead | StorageWrite, kind: type) ->
     if not isinstance(record, kind) or not isinstance(record, Reading | Backup):
         raise Broken.because(f"a batch of {effect.id} is asked for, which is {record.stage if record else 'nothing'}")
     end = record.done + batch_size(view, effect.id)
-    if not effect.pages or (effect.pages, effect.hashes) != (
+    late = isinstance(effect, StorageWrite) and bool(effect.states)
+    if not (effect.pages or late) or (effect.pages, effect.hashes) != (
         record.pages[record.done : end],
         record.hashes[record.done : end],
     ):
@@ -224,7 +228,7 @@ def owed_is_offered(change: Change[ops.Poll, Polled]) -> int:
     asked = {digest for record in (*after.storage.backups, *written) for digest in record.hashes}
     for name in change.told.backups:
         ticket = before.tickets[name]
-        for part in ticket.parts[: ticket.good]:
+        for part in [each for each in ticket.parts[: ticket.good] if each.component == KV]:
             holders = [after.host.held.get(page, ("free", ""))[1] for page in part.host]
             for row in {each: after.row[each] for each in holders if isinstance(each, int)}.values():
                 judged += 1

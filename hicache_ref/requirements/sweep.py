@@ -84,6 +84,8 @@ class Sweep:
 
         self.settled = {row.id for row in before.rows if not arrives_on_host(before, row)}
         self.pins = set(before.storage_pins)
+        opened = map(before.storage.prefetch, before.storage.open.values())
+        self.anchors = {record.anchor for record in opened if record is not None}
         self.protected: set[NodeId] = set()
         """Nodes that the eviction has backed up itself, where the rule write_back_protects says so."""
 
@@ -166,9 +168,12 @@ class Sweep:
 
     def _may_lose_state(self, pool: PoolName) -> set[NodeId]:
         """The nodes whose state there may be taken."""
-        touched = self.before.pool(pool).touched if pool == STATE_HOST else ()
+        loose = {number for number in self.states[pool] - self.unsure if not self.state_locks[number]}
+        if pool == STATE_DEVICE:
+            return loose
+        touched = self.before.pool(pool).touched
         slots = {row.id: (copy_in(row, pool) or (-1,))[0] for row in self.before.rows}
-        return {n for n in self.states[pool] if not self.state_locks[n] and slots[n] not in touched}
+        return {number for number in loose & self.settled - self.anchors if slots[number] not in touched}
 
     # ---------------------------------------------------------------------------------------------------------------
 
@@ -178,12 +183,13 @@ class Sweep:
             may = self._may_lose_state(pool)
             least = min([(self.row[number].state_last,) for number in may], default=mine)
             held = bool(self.state_locks[row.id])
-            self.taken.append(Taken(row, pool, row.id in may, held, mine, least, False, False, 0))
+            self.taken.append(Taken(row, pool, row.id in may | self.unsure, held, mine, least, False, False, 0))
             return
         leaves = self._device_leaves() if pool == KV_DEVICE else self._host_leaves()
         rank = self._rank(row.id)
         least = min([self._rank(number) for number in leaves], default=rank)
-        leaf = row.id in leaves or row.id in self.unsure or (pool == KV_HOST and self._is_maybe_host_leaf(row.id))
+        maybe = self._is_maybe_device_leaf(row.id) if pool == KV_DEVICE else self._is_maybe_host_leaf(row.id)
+        leaf = row.id in leaves or row.id in self.unsure or maybe
         now = self.change.after.row.get(row.id)
         stayed = pool == KV_DEVICE and now is not None and now.device is not None
         pinned = bool(self.locks[row.id]) or (pool == KV_HOST and row.id in self.pins | self.protected)
@@ -214,7 +220,7 @@ class Sweep:
     def _device_leaves(self) -> set[NodeId]:
         return {
             number
-            for number in self.resident - self.tried
+            for number in self.resident - self.tried - self.unsure
             if not self.locks[number] and not self.children.get(number, set()) & self.resident
         }
 
@@ -230,6 +236,11 @@ class Sweep:
         kept = number in self.on_host and number not in self.resident and number in self.settled
         kept = kept and not self.locks[number] and number not in self.pins | self.protected
         return kept and self.children.get(number, set()) <= self.unsure
+
+    def _is_maybe_device_leaf(self, number: NodeId) -> bool:
+        """Likewise."""
+        below = self.children.get(number, set()) & self.resident
+        return number in self.resident and not self.locks[number] and below <= self.unsure
 
     def _settle(self, row: Row | None) -> None:
         """The device victim was demoted, copied, dropped or kept, as the state after and the effects say."""
@@ -248,12 +259,15 @@ class Sweep:
             self.tried.add(number)
             self.protected.clear()
         elif self._was_copied(row):
+            if now is None:
+                self.lost_ends.update({number} & self.on_host)
             if number in self.states[STATE_DEVICE]:
                 self.states[STATE_HOST].add(number)
                 self.free_host_states -= 1
             self._leave_device(number)
             self._pin_offered(row)
-            self.free_host -= len(row.key) if number not in self.on_host else 0
+            late = number in self.on_host
+            self.free_host -= 0 if late else len(row.key)
             self.on_host.add(number)
             if self.before.rules.write_back_protects:
                 self.protected.add(number)
@@ -261,6 +275,8 @@ class Sweep:
                 self.settled.discard(number)
             if now is None and (KV_HOST, row.hashes[-1]) not in self.change.what.victims:
                 self._doubt(number)
+                self._doubt_above(row.parent)
+                self.lost_ends.update({number} if late else ())
         elif number in self.on_host and self.children.get(number):
             self._leave_device(number)
         else:
@@ -291,6 +307,15 @@ class Sweep:
         self.unsure.add(number)
         for child in self.children.get(number, ()):
             self._doubt(child)
+
+    def _doubt_above(self, number: NodeId) -> None:
+        """Of a hybrid model: what has left the tree may have done so as soon as what is doubted had."""
+        if not self.before.states or number not in self.row or number in self.change.after.row:
+            return
+        has_state = any(number in held for held in self.states.values())
+        if not has_state and not self._is_in_use(number) and self.children.get(number, set()) <= self.unsure:
+            self.unsure.add(number)
+            self._doubt_above(self.row[number].parent)
 
     def _remove(self, number: NodeId) -> None:
         for child in list(self.children.get(number, ())):

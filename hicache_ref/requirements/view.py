@@ -145,9 +145,8 @@ class View:
         self._take_nodes(state, old)
         self.root: Row = self.row.get(ROOT, NOWHERE)
         self.pins: dict[NodeId, int]
-        """How many receipts and copies name the KV of each node; likewise its state."""
-
         self.state_pins: dict[NodeId, int]
+        """How many receipts and copies name the KV of each node; likewise its state."""
 
         self.busy: dict[str, Busy]
         """All operations on the books in the order of submission, copies first."""
@@ -318,6 +317,9 @@ class View:
                 pins.update([record.anchor for record in opened if record is not None])
                 read = NO_PAGES.union(*[record.pages for record in self.storage.backups])
                 pins.update([row.id for row in self.rows if row.host is not None and not read.isdisjoint(row.host)])
+                states = NO_PAGES.union(*[record.states for record in self.storage.backups])
+                if states:
+                    pins.update([row.id for row in self.rows if not states.isdisjoint(row.host_state or ())])
             self._storage_pins = frozenset(pins)
         return self._storage_pins
 

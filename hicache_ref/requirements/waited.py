@@ -1,4 +1,4 @@
-"""XFER-13: what a copy has waited for that ended inside a step, under the rule `write_back_copy = blocking`."""
+"""XFER-13: what a copy has waited for that ended inside a step, as the rules write_back_copy and state_copy say."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,12 @@ from hicache_ref.requirements.busy import moves
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, step
 from hicache_ref.requirements.view import View
-from hicache_ref.vocabulary.ids import KV, KV_DEVICE, PoolName, TicketId
+from hicache_ref.vocabulary.effects import Effect
+from hicache_ref.vocabulary.ids import DEVICE, HOST, KV_DEVICE, STATE_DEVICE, PoolName, TicketId
 from hicache_ref.vocabulary.operations import CopyFailed, Operation
 from hicache_ref.vocabulary.outcomes import Outcome
 
-EVICTING = ("evict", "take_pages", "load_back")
+EVICTING = ("evict", "evict_state", "take_pages", "load_back")
 """Operations that may evict from the device, and so copy to host within the step."""
 
 Place = tuple[PoolName, int]
@@ -25,7 +26,8 @@ def waited_for_cannot_fail(change: Change[Operation, Outcome]) -> int:
         if change.op.first_failed < ticket.sure:
             raise Broken.because(f"{ticket.id} fails at part {change.op.first_failed}, and {ticket.sure} were sure")
         return ticket.sure
-    if change.before.rules.write_back_copy != "blocking":
+    rules = change.before.rules
+    if rules.write_back_copy != "blocking" and not (change.before.states and rules.state_copy == "blocking"):
         return 0
     needed = _waited_for(change.before, set(_read_in_step(change)))
     for name, parts in needed.items():
@@ -35,15 +37,27 @@ def waited_for_cannot_fail(change: Change[Operation, Outcome]) -> int:
 
 
 def _read_in_step(change: Change[Operation, Outcome]) -> Iterator[Place]:
-    """The device pages which copies that ended well inside the step have read."""
-    rows = [row for row in change.before.rows if row.device is not None]
-    held = {page: digest for row in rows for page, digest in zip(row.device or (), row.hashes, strict=True)}
-    stamp = change.after.host.stamp
+    """The device pages and state slots which copies that ended well inside the step have read."""
+    rows, after = change.before.rows, change.after
+    pages = [pair for row in rows for pair in zip(row.device or (), row.hashes, strict=False)]
+    held = {(KV_DEVICE, page): digest for page, digest in pages}
+    held |= {(STATE_DEVICE, slot): row.hashes[-1] for row in rows for slot in row.device_state or ()}
     for effect in change.what.effects:
-        if effect.kind == "copy_to_host" and effect.id not in change.after.busy:
-            kv = [part for part in effect.parts if part.component == KV]
-            pairs = [pair for part in kv for pair in zip(part.device, part.host, strict=True)]
-            yield from [(KV_DEVICE, source) for source, target in pairs if stamp[target] == held.get(source)]
+        for source, (pool, target) in _pairs(effect) if effect.id not in after.busy else ():
+            if after.pool(pool).stamp[target] == held.get(source):
+                yield source
+
+
+def _pairs(effect: Effect) -> list[tuple[Place, Place]]:
+    """Source and target of each page that the effect copies away from a node on device."""
+    if effect.kind == "copy_on_device":
+        pairs = zip(effect.source, effect.target, strict=True)
+        return [((STATE_DEVICE, source), (STATE_DEVICE, target)) for source, target in pairs]
+    return [
+        ((DEVICE[part.component], source), (HOST[part.component], target))
+        for part in (effect.parts if effect.kind == "copy_to_host" else ())
+        for source, target in zip(part.device, part.host, strict=True)
+    ]
 
 
 def _waited_for(view: View, reads: set[Place]) -> dict[TicketId, int]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from hicache_ref.storage.base import Buffer, Handle, StorageError, expect_pairs, flat, leading
+from hicache_ref.storage.base import Buffer, Handle, StorageError, expect_pairs, flat
 from hicache_ref.storage.desk import Desk, remove_abandoned
 from hicache_ref.vocabulary.base import Frozen
 
@@ -48,12 +48,13 @@ class FilesOptions(Frozen):
 
 _SEAL = struct.Struct("<7sBQ16s")
 _MAGIC = b"hicache"
-_PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+_is_plain = re.compile(r"[A-Za-z0-9_.-]{1,200}").fullmatch
 _NAME_MAX = 200
 _SUFFIXES = (".bin", ".long")
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
 _READ = os.O_RDONLY | os.O_CLOEXEC
+_MAY_BE_GONE = suppress(FileNotFoundError)
 
 
 def _bytes_of(key: str) -> bytes:
@@ -94,7 +95,10 @@ class FilesBackend(Handle):
     def exists(self, keys: Sequence[str]) -> int:
         """How many of `keys` have a file, from the first on."""
         self.expect_open()
-        return leading(os.access(self._path(key), os.F_OK) for key in keys)
+        for count, key in enumerate(keys):
+            if not os.access(self._path(key), os.F_OK):
+                return count
+        return len(keys)
 
     def read(self, keys: Sequence[str], into: Sequence[Buffer]) -> list[bool]:
         """For each key whether its buffer holds the object, whole and unharmed.
@@ -106,9 +110,9 @@ class FilesBackend(Handle):
         read_one = self._read_sealed if self._sealed else self._read_plain
         seal = bytearray(_SEAL.size + 1)
         found = [read_one(key, view, seal) for key, view in zip(keys, into, strict=True)]
-        damaged = [key for key, hit in zip(keys, found, strict=True) if hit is None and self._is_removed(key)]
+        bad = () if None not in found else [key for key, hit in zip(keys, found, strict=True) if hit is None]
         hits = [hit is True for hit in found]
-        self._count_reads(hits, into, len(damaged))
+        self._count_reads(hits, into, damaged=sum(map(self._is_removed, bad)))
         return hits
 
     def write(self, keys: Sequence[str], pages: Sequence[Buffer]) -> list[bool]:
@@ -134,7 +138,7 @@ class FilesBackend(Handle):
         with os.scandir(self._root) as entries:
             for entry in entries:
                 if entry.name.endswith(_SUFFIXES):
-                    with suppress(FileNotFoundError):
+                    with _MAY_BE_GONE:
                         os.unlink(entry.path)
 
     def _let_go(self) -> None:
@@ -145,7 +149,7 @@ class FilesBackend(Handle):
 
     def _path(self, key: str) -> str:
         """The file of an object. What could mean something else in a path is escaped; other keys, other names."""
-        if _PLAIN.fullmatch(key):
+        if _is_plain(key):
             return f"{self._root}/{key}.bin"
         name = quote(_bytes_of(key), safe="")
         if 0 < len(name) <= _NAME_MAX:
@@ -158,11 +162,12 @@ class FilesBackend(Handle):
         The seal's buffer is one byte too long, so that a longer file shows by the count of bytes read.
         """
         size = view.nbytes
+        whole = size + _SEAL.size
         try:
             descriptor = os.open(self._path(key), _READ)
             try:
                 got = os.readv(descriptor, (view, seal))
-                if got != size + _SEAL.size:
+                if got != whole:
                     got = _read_on(descriptor, got, view, seal)
             finally:
                 os.close(descriptor)
@@ -171,7 +176,7 @@ class FilesBackend(Handle):
         except OSError:
             return None
         magic, code, length, digest = _SEAL.unpack_from(seal)
-        if got != size + _SEAL.size or magic != _MAGIC or length != size or code not in _DIGESTS:
+        if got != whole or magic != _MAGIC or length != size or code not in _DIGESTS:
             return None
         return _DIGESTS[code](view, key) == digest or None
 
@@ -220,7 +225,7 @@ class FilesBackend(Handle):
                 raise
             return "refused"
         finally:
-            with suppress(FileNotFoundError):
+            with _MAY_BE_GONE:
                 os.unlink(draft)
 
 
@@ -261,10 +266,9 @@ def _read_on(descriptor: int, got: int, view: Buffer, seal: bytearray) -> int:
 
 def _write_all(descriptor: int, page: Buffer, seal: bytes) -> None:
     """Page and seal are in the file: large ones go in pieces. Raises OSError."""
-    done = os.writev(descriptor, (page, seal))
-    whole = flat(page)
-    while done < len(whole) + len(seal):
-        done += os.writev(descriptor, (whole[done:], seal[max(0, done - len(whole)) :]))
+    done, size = os.writev(descriptor, (page, seal)), page.nbytes
+    while done < size + len(seal):
+        done += os.writev(descriptor, (flat(page)[done:], seal[max(0, done - size) :]))
 
 
 def _sync_folder(path: str) -> None:

@@ -306,14 +306,18 @@ _EARLY = _BEFORE_QUERY | _IN_PROGRESS | {"backup_scope": "node", "contiguity": F
 _FIRST = _EARLY | {"prefetch_capacity": "host_minus_device", "write_back_offers": False}
 _PREFIXES = {"backup_scope": "node_if_parent"}
 
-_HIMAMBA = _HIRADIX | _IN_PROGRESS | {
-    "state_copy": "blocking",
-    "match_stamps_states": "path",
-    "load_matches": True,
-    "load_keeps_state_above": True,
-    "split_copies_hit_count": False,
-    "write_back_protects": False,
-}
+_HIMAMBA = (
+    _HIRADIX
+    | _IN_PROGRESS
+    | {
+        "state_copy": "blocking",
+        "match_stamps_states": "path",
+        "load_matches": True,
+        "load_keeps_state_above": True,
+        "split_copies_hit_count": False,
+        "write_back_protects": False,
+    }
+)
 _SPLIT_STATES = {"split_stamps_state": True}
 
 RULES: dict[str, Rules] = {
@@ -336,9 +340,7 @@ RULES: dict[str, Rules] = {
     ),
     "sglang-0.5.16": Rules.model_validate(_HIRADIX | _PREFIXES | _IN_PROGRESS),
     "sglang-0.5.20": Rules.model_validate(_HIRADIX | _PREFIXES | {"hash_namespace": True}),
-    "sglang-himamba-0.5.10": Rules.model_validate(
-        _HIMAMBA | _SPLIT_STATES | _EARLY | {"prefetch_timeout": "linear"}
-    ),
+    "sglang-himamba-0.5.10": Rules.model_validate(_HIMAMBA | _SPLIT_STATES | _EARLY | {"prefetch_timeout": "linear"}),
     "sglang-himamba-0.5.15": Rules.model_validate(_HIMAMBA | _SPLIT_STATES | _PREFIXES | _BEFORE_QUERY),
     "sglang-himamba-0.5.16": Rules.model_validate(_HIMAMBA | _PREFIXES),
     "sglang-0.5.23": Rules.model_validate(

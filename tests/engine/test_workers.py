@@ -25,9 +25,9 @@ def hashes(count: int, start: int = 0) -> tuple[PageHash, ...]:
     return tuple(f"{number:064x}" for number in range(start, start + count))
 
 
-def naming(digest: PageHash, pool: str) -> str:
-    """The key of a page, which shows what it is."""
-    return f"{pool}{int(digest, 16)}"
+def naming(hashes: Sequence[PageHash], pool: str) -> list[str]:
+    """The keys of pages, which show what they are."""
+    return [f"{pool}{int(digest, 16)}" for digest in hashes]
 
 
 def query(count: int = 1, name: str = "p:q") -> StorageQuery:

@@ -30,8 +30,8 @@ class World:
 
     def __init__(self, **rules: Any) -> None:
         sizes = Sizes(device_pages=rules.pop("device", 6), host_pages=rules.pop("host", 6))
-        draft = rules.pop("draft", False)
-        self.profile = Profile(rules=Rules(**{"write_through_threshold": 9} | rules), sizes=sizes, draft=draft)
+        has = {name: rules.pop(name, False) for name in ("draft", "state")}
+        self.profile = Profile(rules=Rules(**{"write_through_threshold": 9} | rules), sizes=sizes, **has)
         self.model = Model(self.profile)
         self.checker = Checker(self.profile)
         self.checker.start(self.state)
@@ -61,11 +61,10 @@ class World:
     def write(self, text: str, *, extra: str | None = None, start: int = 0, rid: str = "r") -> None:
         """A request has pages for `key[start:]`, written by its pass."""
         whole = key(text, extra)
-        self.do(
-            TakePages(rid=rid, n=len(text) - start),
-            Forward(rid=rid, key=whole, start=start),
-            ForwardDone(rid=rid),
-        )
+        prefix = key(text[:start], extra) if start and self.profile.state else None
+        self.do(TakePages(rid=rid, n=len(text) - start, prefix=prefix))
+        copies = [CopyDone(ticket=each.id) for each in self.state.tickets.values() if each.to == "request"]
+        self.do(*copies, Forward(rid=rid, key=whole, start=start), ForwardDone(rid=rid))
 
     def insert(self, text: str, *, extra: str | None = None, start: int = 0) -> Node:
         """The key is cached; returns its node."""
@@ -104,7 +103,7 @@ class World:
         """The node has these free pages as its copy in the pool, written."""
         pool = self.state.pools[pool_name]
         node.at[pool_name] = pages
-        for page, digest in zip(pages, node.hashes, strict=True):
+        for page, digest in zip(pages, node.hashes[-len(pages) :], strict=True):
             pool.owner[page], pool.stamp[page] = ("node", node.id), digest
             pool.free.remove(page)
         if pool_name == KV_DEVICE:

@@ -18,7 +18,7 @@ from hicache_ref.search.stepping import ModelStepper
 from hicache_ref.search.walk import Plan, Walk, draw_profile
 from hicache_ref.vocabulary.operations import Audit
 from hicache_ref.vocabulary.profile import RULES, profile_named
-from tests.properties import broken_states
+from tests.properties import broken_hybrid, broken_states
 
 _HOLDERS = "nodes owners requests storage"
 IN_POOL = {
@@ -33,7 +33,8 @@ IN_VIEW = {
     "evictable": "sums", "protected": "sums", "device_leaves": "leaves", "host_leaves": "leaves",
     "receipts": "receipts", "tickets": "books", "passes": "books", "busy": "books", "requests": "requests",
     "row": "nodes", "rows": "nodes", "pairs": "nodes", "root": "nodes", "sums": "nodes", "where": "nodes",
-    "cached": "nodes", "up": "nodes", "below": "nodes", "pins": "receipts books", "residency": "nodes books",
+    "cached": "nodes", "up": "nodes", "below": "nodes", "pins": "receipts books", "state_pins": "receipts books",
+    "residency": "nodes books",
     "storage": "storage", "has_storage": "storage", "storage_pins": "nodes storage",
 }  # fmt: skip
 """Likewise of a view."""
@@ -57,9 +58,12 @@ def looked_at(judge: Any, view: View) -> set[str]:
     seen: set[str] = set()
     without_storage = {name: parts.replace("storage", "") for name, parts in IN_POOL.items()}
     without_requests = {name: parts.replace("requests", "") for name, parts in IN_POOL.items()}
-    device = Watched(view.device, without_storage, seen)
-    host = Watched(view.host, without_requests, seen)
-    watched = Watched(view, IN_VIEW, seen, device=device, host=host, pools=lambda: (device, host))
+    made_from = without_storage, without_requests
+    device, host = (Watched(*each, seen) for each in zip((view.device, view.host), made_from, strict=True))
+    states = tuple(Watched(*each, seen) for each in zip(view.states, made_from, strict=False))
+    pools = {pool.name: watched for pool, watched in zip(view.pools(), (device, host, *states), strict=True)}
+    inside = {"device": device, "host": host, "states": states, "pool": pools.get}
+    watched = Watched(view, IN_VIEW, seen, pools=lambda: tuple(pools.values()), **inside)
     with contextlib.suppress(Broken):
         judge(watched)
     return seen
@@ -69,9 +73,10 @@ def runs(count: int) -> Iterator[tuple[ModelStepper, Walk]]:
     """Walks under all presets in turn, each about to begin."""
     for seed in range(count):
         rng = random.Random(seed)
-        profile = draw_profile(rng, profile_named(sorted(RULES)[seed % len(RULES)]))
+        profile = draw_profile(rng, profile_named(sorted(RULES)[seed % len(RULES)]), hybrid="drawn")
         stepper = ModelStepper(profile, chooser=DrawnChooser(rng))
-        yield stepper, Walk(stepper, rng, Plan(), swarm=seed % 2 == 1)
+        plan = Plan(without_storage=1.0) if profile.state else Plan()
+        yield stepper, Walk(stepper, rng, plan, swarm=seed % 2 == 1)
 
 
 @cache
@@ -83,7 +88,7 @@ def views() -> list[View]:
             stepper.step(walk.draw())
             if walk.rng.random() < 0.1:
                 found.append(View(stepper.model.state, stepper.model.profile))
-    worlds = [case.make() for case in broken_states.ALWAYS]
+    worlds = [case.make() for case in broken_states.ALWAYS] + [broken_hybrid.healthy()]
     return found + [View(world.state, world.profile) for world in worlds]
 
 
@@ -102,7 +107,7 @@ def plain(view: View) -> dict[str, Any]:
     pools = {f"{pool.name} {name}": getattr(pool, name) for pool in view.pools() for name in pool.__slots__}
     storage = {f"storage {name}": getattr(view.storage, name) for name in view.storage.__slots__}
     asked = {name: getattr(view, name) for name in ("where", "residency", "storage_pins")}
-    hidden = ("device", "host", "storage", "_where", "_residency", "_storage_pins")
+    hidden = ("device", "host", "states", "storage", "_where", "_residency", "_storage_pins")
     return pools | storage | asked | {name: each for name, each in vars(view).items() if name not in hidden}
 
 

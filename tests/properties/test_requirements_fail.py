@@ -6,7 +6,7 @@ from hicache_ref.model import Step
 from hicache_ref.requirements import Broken, Checker
 from hicache_ref.requirements.registry import ALWAYS, EVENTUALLY, STEP
 from hicache_ref.vocabulary.operations import Audit
-from tests.properties import broken_ends, broken_prefetch, broken_states
+from tests.properties import broken_ends, broken_hybrid, broken_prefetch, broken_states
 from tests.properties.breaking import Case, World
 
 
@@ -83,3 +83,12 @@ def test_a_healthy_world_with_storage_is_not_blamed() -> None:
 
     assert {"b:1"} == world.state.storage.records.keys()
     assert 0 < world.checker.tally["HC-PREF-07"]
+
+
+def test_a_healthy_world_with_states_is_not_blamed() -> None:
+    """Goal: no false alarm there either. Method: states go to host, are evicted, and come back, for a request too."""
+    world = broken_hybrid.healthy()
+    audit(world)
+
+    assert ("q",) == tuple(world.state.passes)
+    assert 0 < world.checker.tally["HC-STATE-18"]

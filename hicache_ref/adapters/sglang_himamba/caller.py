@@ -65,7 +65,7 @@ class HybridCaller(HybridObserver):
         )
 
     def _kv_hit(self, found: Any) -> int:
-        """Tokens on host between the deepest resident node and the best end; before 0.5.15 a state may stand for one."""
+        """Tokens on host between the deepest resident node and best end; before 0.5.15 a state may stand for one."""
         if self.engine.traits.names_best_node:
             return int(found.host_hit_length)
         node, count = found.last_host_node, 0

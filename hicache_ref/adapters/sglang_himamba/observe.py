@@ -16,7 +16,7 @@ class HybridObserver(ObservedCaller):
     engine: HybridEngine
 
     def observe(self, level: Level) -> Observation:
-        """As of any cache; state slots and their owners at `pages`, what they hold at `bytes`, the own check at rest."""
+        """As of any cache; state slots and their owners at `pages`, what they hold at `bytes`, own check at rest."""
         seen = super().observe(level)
         if not LEVELS.index(level):
             return seen

@@ -40,7 +40,7 @@ class HybridTraits(Traits):
 
     @cached_property
     def backs_up_prefixes_only(self) -> bool:
-        """Whether the backup of a node below an unbacked one is skipped (from 0.5.15, as nodes came to be announced)."""
+        """Whether the backup of a node below an unbacked one is skipped (from 0.5.15, as nodes came to be told)."""
         return self.publishes_tiers
 
     @cached_property

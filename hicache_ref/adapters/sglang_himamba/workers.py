@@ -1,9 +1,9 @@
 """The threads of storage of a hybrid cache: states go to storage before their pages, and come from it behind them."""
 
+from hicache_ref.adapters.sglang_himamba.fitting import GET_STATES, put_states
 from hicache_ref.adapters.sglang_hiradix.books import Backup
 from hicache_ref.adapters.sglang_hiradix.stepper import Answer, StepThread
 from hicache_ref.adapters.sglang_hiradix.workers import Workers
-from hicache_ref.adapters.sglang_himamba.fitting import GET_STATES, put_states
 from hicache_ref.vocabulary.outcomes import Invalid
 
 

@@ -1,0 +1,403 @@
+"""Faults of recurrent state in the tree: where matches end, what splits, locks and evictions do to states."""
+
+from collections.abc import Iterator
+
+from hicache_ref.faults.catalogue import OWN, plant_in_hybrid
+from hicache_ref.model import Model
+from hicache_ref.model.locks import LockRules, Pins
+from hicache_ref.model.state import Node
+from hicache_ref.vocabulary.ids import KV, KV_DEVICE, ROOT, STATE, STATE_DEVICE, STATE_HOST, NodeId, Pages, PoolName
+from hicache_ref.vocabulary.operations import Lock
+from hicache_ref.vocabulary.outcomes import Done, Evicted
+
+# -- matches and splits ---------------------------------------------------------------------------------------------
+
+
+@plant_in_hybrid("match-ends-with-kv", "K14", "SG-25088", expected=("HC-STATE-03", "HC-MATCH-02"))
+class MatchEndsWithKv(Model):
+    """A match ends where KV ends, with or without a state there.
+
+    SGLang's unified tree: KV, window and state have different deepest nodes, and the KV one was taken for all.
+    """
+
+    def best_end(self, node: Node) -> Node:
+        """The node that the key reaches."""
+        return node
+
+
+@plant_in_hybrid("match-ignores-host-states", "K11", OWN, expected=("HC-MATCH-02", "HC-MATCH-03"))
+class MatchIgnoresHostStates(Model):
+    """A match ends at a state on device, so that states on host are never asked for again."""
+
+    def best_end(self, node: Node) -> Node:
+        """Where a request could go on at once."""
+        return self.resident_end(node)
+
+
+@plant_in_hybrid("device-end-with-kv", "K14", "D13", expected=("HC-STATE-03", "HC-MATCH-02", "HC-CONF-01"))
+class DeviceEndWithKv(Model):
+    """The device end is the deepest resident node, and the state that comes with it is that of another position.
+
+    SGLang's hybrid cache: the prefix of a request is longer than the state that it goes on from.
+    """
+
+    def resident_end(self, node: Node) -> Node:
+        """States do not count."""
+        while KV_DEVICE not in node.at:
+            node = self.state.nodes[node.parent]
+        return node
+
+
+@plant_in_hybrid("branching-off-the-grid", "K14", OWN, expected="HC-STATE-04")
+class BranchingOffTheGrid(Model):
+    """The branching length is as far as KV reaches, also inside a chunk, where no state can be made."""
+
+    def _branching(self, reach: Node, best: Node) -> int:
+        """Not aligned."""
+        while KV_DEVICE not in reach.at:
+            reach = self.state.nodes[reach.parent]
+        depth = self.depth(reach)
+        return depth if depth > self.depth(best) else 0
+
+
+@plant_in_hybrid("match-leaves-state-old", "K5", "N5", "SG-12007", expected="HC-STATE-24")
+class MatchLeavesStateOld(Model):
+    """A match makes its path recently used, and not the state at its end, which is then evicted first.
+
+    SGLang from 0.5.16: states have a clock of their own, and the hybrid cache moves them in the list without it.
+    """
+
+    def touch(self, number: NodeId) -> None:
+        """States are as old as before."""
+        for each in reversed(self.path(number)):
+            self.stamp(self.state.nodes[each])
+
+
+@plant_in_hybrid("split-takes-state-up", "K14", OWN, expected="HC-STATE-02")
+class SplitTakesStateUp(Model):
+    """A split hands the node's state to the upper half, whose end is not where the state was made."""
+
+    def split(self, lower: Node, at: int) -> Node:
+        """The states go along."""
+        upper = super().split(lower, at)
+        for pool_name in (STATE_DEVICE, STATE_HOST):
+            if pool_name in lower.at:
+                upper.at[pool_name] = lower.at.pop(pool_name)
+                self.own(pool_name, upper.at[pool_name], upper.id)
+        return upper
+
+
+@plant_in_hybrid("split-shares-state", "K2", OWN, expected=("HC-PAGE-01", "HC-STATE-02"))
+class SplitSharesState(Model):
+    """After a split both halves have the same state slot."""
+
+    def split(self, lower: Node, at: int) -> Node:
+        """Also the upper one."""
+        upper = super().split(lower, at)
+        if STATE_DEVICE in lower.at:
+            upper.at[STATE_DEVICE] = lower.at[STATE_DEVICE]
+        return upper
+
+
+@plant_in_hybrid("split-under-copy-takes-state", "K6", OWN, expected=("HC-STATE-02", "HC-PAGE-06", "HC-PAGE-07"))
+class SplitUnderCopyTakesState(Model):
+    """A split while the node's state is copied to host hands what is being written to the upper half."""
+
+    def split(self, lower: Node, at: int) -> Node:
+        """The state on host goes along, if it is on its way there."""
+        upper = super().split(lower, at)
+        slots = lower.at.get(STATE_HOST)
+        if slots is not None and self.is_being_written(STATE_HOST, slots):
+            upper.at[STATE_HOST] = lower.at.pop(STATE_HOST)
+            self.own(STATE_HOST, slots, upper.id)
+        return upper
+
+
+# -- locks ----------------------------------------------------------------------------------------------------------
+
+
+@plant_in_hybrid("unlock-takes-later-state", "K3", "D8", expected=("HC-STATE-06", "HC-CONF-01"))
+class UnlockTakesLaterState(Model):
+    """An unlock releases the state that is there by then, although it came after the lock, and another holds it.
+
+    SGLang's hybrid cache asks at the unlock whether there is a state: a lock on a tombstone, a state attached, a
+    second lock, and the first unlock takes the lock of the second.
+    """
+
+    def unpin(self, pins: Pins) -> None:
+        """By what is there now."""
+        kv = tuple(pin for pin in pins if pin[0] == KV)
+        there = kv and STATE_DEVICE in self.state.nodes[kv[0][1]].at
+        super().unpin((*kv, (STATE, kv[0][1])) if there else kv)
+
+
+@plant_in_hybrid("unlock-by-count", "K3", "SG-24972", expected=("HC-STATE-06", "HC-CONF-01"))
+class UnlockByCount(Model):
+    """An unlock lowers the state lock count of its end wherever that is not zero, whoever raised it.
+
+    SGLang: acquire skips a component without value, a load restores it and locks it, and the first holder's release
+    does not remember the skip.
+    """
+
+    def unpin(self, pins: Pins) -> None:
+        """By the counter."""
+        kv = tuple(pin for pin in pins if pin[0] == KV)
+        locked = kv and self.state.nodes[kv[0][1]].locks[STATE]
+        super().unpin((*kv, (STATE, kv[0][1])) if locked else kv)
+
+
+@plant_in_hybrid("path-pins-its-states", "K3", OWN, expected="HC-STATE-16")
+class PathPinsItsStates(Model):
+    """A lock pins the state of every node of its path, so that none can be evicted, although one is needed."""
+
+    def on_lock(self, op: Lock) -> Done:
+        """Those above too."""
+        told = super().on_lock(op)
+        held, nodes = self.state.receipts[op.receipt], self.state.nodes
+        named = [number for _, number in held.pins]
+        more = [nodes[each] for each in named if STATE_DEVICE in nodes[each].at and named.count(each) == 1]
+        for node in more:
+            self._change_lock(node, STATE, +1)
+        self._rewrite(held, (*held.pins, *((STATE, node.id) for node in more)))
+        return told
+
+
+@plant_in_hybrid("state-pinned-without-kv", "K3", OWN, expected=("HC-STATE-22", "HC-LOCK-02"))
+class StatePinnedWithoutKv(Model):
+    """A lock pins the state at its end and not the KV before it, which is evicted from under its holder."""
+
+    def pin(self, anchor: NodeId, *, evicted_too: bool) -> Pins:
+        """The state, where there is one."""
+        pins = super().pin(anchor, evicted_too=evicted_too)
+        kv = tuple(pin for pin in pins if pin[0] == KV) if len(pins) and pins[-1][0] == STATE else ()
+        LockRules.unpin(self, kv)
+        return tuple(pin for pin in pins if pin not in kv)
+
+
+@plant_in_hybrid("split-copies-state-lock", "K3", OWN, expected="HC-STATE-06")
+class SplitCopiesStateLock(Model):
+    """The upper half of a split has the state lock count of the lower one, and nobody ever lowers it."""
+
+    def split(self, lower: Node, at: int) -> Node:
+        """As for KV."""
+        upper = super().split(lower, at)
+        upper.locks[STATE] = lower.locks[STATE]
+        return upper
+
+
+@plant_in_hybrid("freed-state-zeroes-lock", "K3", "OR-9", expected=("HC-STATE-06", "HC-CONF-01"))
+class FreedStateZeroesLock(Model):
+    """When a node loses its state its lock count becomes 0, whoever holds it, which hides that somebody does.
+
+    SGLang's hybrid cache takes a positive count from the sum of the protected slots, and goes on.
+    """
+
+    def place(self, node: Node, pool_name: PoolName, pages: Pages | None) -> None:
+        """The count is forgotten."""
+        super().place(node, pool_name, pages)
+        if pool_name == STATE_DEVICE and pages is None:
+            node.locks[STATE] = 0
+
+
+# -- tombstones -----------------------------------------------------------------------------------------------------
+
+
+@plant_in_hybrid("no-cascade", "K5", "D32", expected=("HC-STATE-07", "HC-EVICT-01"))
+class NoCascade(Model):
+    """A leaf that has lost its state stays in the tree, where no match can end at it.
+
+    SGLang's hybrid cache keeps leaves without state on both tiers, in five ways.
+    """
+
+    def prune(self, number: NodeId) -> None:
+        """It stays."""
+
+
+@plant_in_hybrid("cascade-stops-at-parent", "K5", OWN, expected="HC-STATE-07")
+class CascadeStopsAtParent(Model):
+    """A leaf without state goes, and the tombstone above that has thereby become a leaf stays."""
+
+    def remove(self, node: Node) -> None:
+        """Nobody looks further up."""
+        parent = self.state.nodes[node.parent]
+        held, parent.locks[KV] = parent.locks[KV], parent.locks[KV] + 1
+        super().remove(node)
+        parent.locks[KV] = held
+
+
+@plant_in_hybrid("cascade-ignores-pins", "K5", "SG-23696", expected=("HC-LOCK-03", "HC-LOCK-01", "HC-CONF-01"))
+class CascadeIgnoresPins(Model):
+    """A leaf without state leaves the tree although a lock or a copy holds it.
+
+    SGLang's hybrid cache: the upward cascade deleted a parent that a prefetch or a write to storage was holding.
+    """
+
+    def is_in_use(self, node: Node) -> bool:
+        """Asked of a node without state: no."""
+        return super().is_in_use(node) and self.has_state(node)
+
+
+@plant_in_hybrid("unlocked-tombstone-stays", "K5", OWN, expected="HC-STATE-07")
+class UnlockedTombstoneStays(Model):
+    """Whoever takes the last pin of a leaf without state leaves it in the tree."""
+
+    def unpin(self, pins: Pins) -> None:
+        """Counts and nothing else."""
+        LockRules.unpin(self, pins)
+
+
+# -- eviction -------------------------------------------------------------------------------------------------------
+
+
+@plant_in_hybrid("leaf-demoted-without-state", "K4", "D32", expected="HC-STATE-08")
+class LeafDemotedWithoutState(Model):
+    """A leaf with a host copy of its KV is demoted and its state dropped, so that nobody can load what is on host.
+
+    SGLang's hybrid cache keeps a leaf on host that no match can end at.
+    """
+
+    def evict_device_leaf(self, node: Node) -> None:
+        """The KV copy is enough."""
+        if node.host is not None:
+            self.leave_device(node)
+        else:
+            super().evict_device_leaf(node)
+
+
+@plant_in_hybrid("tombstone-loses-kv", "K4", OWN, expected=("HC-STATE-20", "HC-TREE-06", "HC-LOCK-03"))
+class TombstoneLosesKv(Model):
+    """An inner node whose state is evicted loses its KV with it, on which those below build."""
+
+    def drop_state(self, node: Node, pool_name: PoolName) -> None:
+        """On device both go."""
+        if pool_name == STATE_DEVICE and node.children and node.device is not None and not node.locks[KV]:
+            self.leave_device(node)
+        else:
+            super().drop_state(node, pool_name)
+
+
+@plant_in_hybrid("tombstone-loses-host-state", "K4", "SG-29204", expected=("HC-STATE-20", "HC-STATE-07"))
+class TombstoneLosesHostState(Model):
+    """An inner node that becomes a tombstone on device keeps no state on host either.
+
+    SGLang under write_back: the state of an inner node leaves the device, and no tier has it.
+    """
+
+    def drop_state(self, node: Node, pool_name: PoolName) -> None:
+        """Both copies."""
+        super().drop_state(node, pool_name)
+        if pool_name == STATE_DEVICE and node.children:
+            super().drop_state(node, STATE_HOST)
+
+
+@plant_in_hybrid("locked-leaf-loses-state-and-kv", "K15", "D8b", expected=("HC-LOCK-03", "HC-EVICT-04", "HC-CONF-01"))
+class LockedLeafLosesStateAndKv(Model):
+    """An unlocked state at a leaf is evicted with the KV, although the KV is locked: the state came after the lock.
+
+    SGLang's hybrid cache meets a leaf with a lock in the list of unlocked states, and an assertion fails.
+    """
+
+    def evict_state(self, count: int) -> Evicted:
+        """Only children make a difference."""
+        tally = self.tally(STATE_DEVICE)
+        for node in self._state_victims(STATE_DEVICE):
+            if node.children:
+                self.drop_state(node, STATE_DEVICE)
+            else:
+                self.evict_device_leaf(node)
+            if tally.given() >= count:
+                break
+        return tally.end()
+
+
+@plant_in_hybrid("state-eviction-stops-early", "K11", OWN, expected="HC-STATE-09")
+class StateEvictionStopsEarly(Model):
+    """Eviction of states ends after the first one, however many were asked for."""
+
+    def _state_victims(self, pool_name: PoolName) -> Iterator[Node]:
+        """One."""
+        for node in super()._state_victims(pool_name):
+            yield node
+            return
+
+
+@plant_in_hybrid("state-eviction-wants-leaves", "K11", OWN, expected=("HC-STATE-09", "HC-EVICT-02"))
+class StateEvictionWantsLeaves(Model):
+    """Only states of leaves are evicted: those of inner nodes stay for ever, and requests find no slot."""
+
+    def _state_victims(self, pool_name: PoolName) -> Iterator[Node]:
+        """Leaves of the tree."""
+        return (node for node in super()._state_victims(pool_name) if not node.children)
+
+
+@plant_in_hybrid("host-states-never-refreshed", "K5", "R13", expected="HC-EVICT-02")
+class HostStatesNeverRefreshed(Model):
+    """States on host are evicted in the order in which their nodes were made, whatever was matched since.
+
+    SGLang's hybrid cache: a match refreshes the list of device states, not that of host states.
+    """
+
+    def _state_victims(self, pool_name: PoolName) -> Iterator[Node]:
+        """By birth on host."""
+        if pool_name == STATE_DEVICE:
+            yield from super()._state_victims(pool_name)
+            return
+        there = sorted((node.born, node.id) for node in self.state.nodes.values() if pool_name in node.at)
+        for _, number in there:
+            node = self.state.nodes.get(number)
+            if node is not None and self.may_lose_state(node, pool_name):
+                self.victims.append((pool_name, node.hashes[-1]))
+                yield node
+
+
+@plant_in_hybrid("locked-state-evicted", "K4", OWN, expected=("HC-EVICT-04", "HC-STATE-23"))
+class LockedStateEvicted(Model):
+    """The state of a node is evicted while a lock holds it."""
+
+    def may_lose_state(self, node: Node, pool_name: PoolName) -> bool:
+        """Locks do not count."""
+        return node.id != ROOT and pool_name in node.at
+
+
+@plant_in_hybrid("kv-goes-state-stays", "K4", OWN, expected=("HC-STATE-01", "HC-CONF-01"))
+class KvGoesStateStays(Model):
+    """A node that leaves the device keeps its state slot there, without the KV before it."""
+
+    def leave_device(self, node: Node) -> None:
+        """KV alone."""
+        slots = node.at.pop(STATE_DEVICE, None)
+        super().leave_device(node)
+        if slots is not None:
+            node.at[STATE_DEVICE] = slots
+
+
+@plant_in_hybrid("state-slot-freed-twice", "K2", "R18", expected=("HC-PAGE-08", "HC-PAGE-01"))
+class StateSlotFreedTwice(Model):
+    """A state slot that an eviction gives up is freed once more by the node that it came from.
+
+    SGLang's pool of state slots has no check for that, and hands the slot to two requests.
+    """
+
+    def drop_state(self, node: Node, pool_name: PoolName) -> None:
+        """Twice."""
+        slots = node.at.get(pool_name, ())
+        super().drop_state(node, pool_name)
+        self.release(pool_name, slots)
+
+
+@plant_in_hybrid("host-slot-freed-on-device", "K1", "R10", expected=("HC-PAGE-03", "HC-PAGE-02", "HC-PAGE-08"))
+class HostSlotFreedOnDevice(Model):
+    """A state slot that a node gives up on host is freed in the pool of the device.
+
+    SGLang's hybrid cache: states kept in another format go back to the allocator of the ordinary ones.
+    """
+
+    def drop_state(self, node: Node, pool_name: PoolName) -> None:
+        """Of a host state."""
+        slots = node.at.get(pool_name)
+        if pool_name == STATE_DEVICE or slots is None:
+            super().drop_state(node, pool_name)
+            return
+        self.place(node, pool_name, None)
+        self.state.pools[STATE_DEVICE].free.extend(slots)
+        self.prune(node.id)
