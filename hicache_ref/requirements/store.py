@@ -251,47 +251,35 @@ def write_is_settled(change: Change[ops.Poll, Polled]) -> int:
             raise Broken.because(f"{name} was applied, and is still on the books")
         if record.cleared:
             continue
-        last = _are_settled(change, record, still_there)
-        last |= bool(record.states) and _states_are_settled(change, record)
-        given_up += [name] * last
+        put, rest = record.hashes[: record.done], record.hashes[record.done :]
+        if not now.believed.issuperset(put) or not now.owed.keys().isdisjoint(put):
+            raise Broken.because(f"{name} put {len(put)} pages, and they are not believed stored, or still owed")
+        owed = [digest for digest in rest if digest in was.owed and digest in still_there]
+        last = [digest for digest in owed if was.owed[digest] + 1 >= change.before.rules.storage_retries]
+        again = {digest: was.owed[digest] + 1 for digest in owed if digest not in last}
+        if not now.reported.issuperset(last) or {d: now.owed.get(d) for d in again} != again:
+            raise Broken.because(f"{name} did not put {len(rest)} pages, {len(last)} of them for the last time")
+        given_up += [name] * (_settles_states(change, record) or bool(last))
     if (told.given_up or ()) != tuple(given_up):
         raise Broken.because(f"{told.given_up} are told to be given up, {given_up} are")
     return len(told.writes)
 
 
-def _are_settled(change: Change[ops.Poll, Polled], record: Backup, still_there: frozenset[PageHash]) -> bool:
-    """Of the write's pages; whether one of them was offered for the last time."""
-    was, now = change.before.storage, change.after.storage
-    put, rest = record.hashes[: record.done], record.hashes[record.done :]
-    if not now.believed.issuperset(put) or not now.owed.keys().isdisjoint(put):
-        raise Broken.because(f"{record.id} put {len(put)} pages, and they are not believed stored, or still owed")
-    again, last = _offered(change, [each for each in rest if each in still_there], was.owed)
-    if not now.reported.issuperset(last) or {d: now.owed.get(d) for d in again} != again:
-        raise Broken.because(f"{record.id} did not put {len(rest)} pages, {len(last)} of them for the last time")
-    return bool(last)
-
-
-def _states_are_settled(change: Change[ops.Poll, Polled], record: Backup) -> bool:
-    """Likewise of its states."""
-    was, now = change.before.storage, change.after.storage
+def _settles_states(change: Change[ops.Poll, Polled], record: Backup) -> bool:
+    """Likewise of the states that it put; whether it offered one for the last time."""
+    was, now, after = change.before.storage, change.after.storage, change.after
     done = record.states_done if isinstance(record, BackupEnded) else 0
     put, rest = record.ends[:done], record.ends[done:]
     if not now.believed_states.issuperset(put) or not now.owed_states.keys().isdisjoint(put):
         raise Broken.because(f"{record.id} put {len(put)} states, and they are not believed stored, or still owed")
-    there = {row.hashes[-1] for row in change.after.rows if row.host_state is not None}
-    again, last = _offered(change, [each for each in rest if each in there], was.owed_states)
+    come = {each.hashes[-1] for each, _ in committed(change) if each.hashes}
+    held = {row.hashes[-1] for row in after.rows if row.host_state is not None} - come
+    tries = {digest: was.owed_states[digest] + 1 for digest in rest if digest in was.owed_states and digest in held}
+    last = {digest for digest, count in tries.items() if count >= change.before.rules.storage_retries}
+    again = {digest: count for digest, count in tries.items() if digest not in last}
     if not now.reported_states.issuperset(last) or {d: now.owed_states.get(d) for d in again} != again:
         raise Broken.because(f"{record.id} did not put {len(rest)} states, {len(last)} of them for the last time")
     return bool(last)
-
-
-def _offered(
-    change: Change[ops.Poll, Polled], rest: list[PageHash], owed: dict[PageHash, int]
-) -> tuple[dict[PageHash, int], list[PageHash]]:
-    """What was offered in vain, with how often by now, and what of it for the last time."""
-    retries = change.before.rules.storage_retries
-    tries = {digest: owed[digest] + 1 for digest in rest if digest in owed}
-    return ({d: n for d, n in tries.items() if n < retries}, [d for d, n in tries.items() if n >= retries])
 
 
 @step("HC-STORE-13", needs="storage")
