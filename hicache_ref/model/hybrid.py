@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from hicache_ref.model.insert import InsertRules
 from hicache_ref.model.state import Node, Owner, Part, Request, running
-from hicache_ref.vocabulary.ids import HOST, KV_DEVICE, ROOT, STATE, STATE_DEVICE, STATE_HOST, PageHash, PoolName
+from hicache_ref.vocabulary.ids import HOST, KV, KV_DEVICE, ROOT, STATE, STATE_DEVICE, STATE_HOST, PageHash, PoolName
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import EvictHostState, EvictState, Forward, Insert, TakePages
 from hicache_ref.vocabulary.outcomes import Evicted, Invalid, Refused, Took
@@ -48,7 +48,7 @@ class HybridRules(InsertRules):
         """As `on_evict_state`: of an inner node the state alone, which leaves a tombstone, of a leaf its KV too."""
         tally = self.tally(STATE_DEVICE)
         for node in self._state_victims(STATE_DEVICE):
-            if node.children or self.is_in_use(node):
+            if node.children or node.locks[KV]:
                 self.facts.append("tombstone")
                 self.drop_state(node, STATE_DEVICE)
             else:

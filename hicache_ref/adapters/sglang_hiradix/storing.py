@@ -67,7 +67,7 @@ class StoringCaller(Caller):
         limited = getattr(self.engine.controller, "prefetch_rate_limited", None)
         if asked * size < cache.prefetch_threshold or (limited is not None and limited()):
             return Refused(why="below threshold, or rate limited")
-        anchor = self.engine.match(op.key).last_host_node
+        anchor = self.anchor_of(op.key, matched)
         before = set(self.books.fetches)
         self.watch.fetching = (op.rid, op.key, asked)
         try:
@@ -82,6 +82,10 @@ class StoringCaller(Caller):
             self.workers.go_on()
             return Prefetching(id=name, pages=fetch.asked)
         return Refused(why="host full")
+
+    def anchor_of(self, key: Key, matched: int) -> Any:
+        """The node below which a prefetch is to hang, after a match."""
+        return self.engine.match(key).last_host_node
 
     def from_where(self, key: Key) -> tuple[int, bool]:
         """Behind how many pages of the key a prefetch asks for more, and whether what ends there is on host."""
