@@ -262,6 +262,7 @@ class Sweep:
             self._leave_device(number)
         elif now is not None and now.device is not None:
             self.tried.add(number)
+            self.states[STATE_DEVICE] -= {number} if now.device_state is None else set()
             self.protected.clear()
         elif self._was_copied(row):
             if now is None:

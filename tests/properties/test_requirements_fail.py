@@ -6,7 +6,7 @@ from hicache_ref.model import Step
 from hicache_ref.requirements import Broken, Checker
 from hicache_ref.requirements.registry import ALWAYS, EVENTUALLY, STEP
 from hicache_ref.vocabulary.operations import Audit
-from tests.properties import broken_ends, broken_hybrid, broken_prefetch, broken_states
+from tests.properties import broken_ends, broken_hybrid, broken_prefetch, broken_state_storage, broken_states
 from tests.properties.breaking import Case, World
 
 
