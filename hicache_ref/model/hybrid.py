@@ -50,7 +50,7 @@ class HybridRules(InsertRules):
         for node in self._state_victims(STATE_DEVICE):
             if not node.children and not node.locks[KV]:
                 self.evict_device_leaf(node)
-            if STATE_DEVICE in node.at:
+            if node.id in self.state.nodes and STATE_DEVICE in node.at:  # also a leaf that storage reads, and stayed
                 self.facts.append("tombstone")
                 self.drop_state(node, STATE_DEVICE)
             if tally.given() >= count:

@@ -201,13 +201,15 @@ def reclaimable_host_pages(view: View, kept: NodeId = ROOT) -> int:
     def pages(row: Row) -> tuple[bool, int]:
         parts = [pages(child) for child in below.get(row.id, ())]
         total = sum(count for _, count in parts)
-        goes = row.device is None and row.host is not None and not row.lock and all(gone for gone, _ in parts)
+        dead_end = bool(view.states) and not row.has_state
+        goes = (row.device is None and row.host is not None) or dead_end
+        goes = goes and not row.lock and all(gone for gone, _ in parts)
         arrives = any(
             pool.written.intersection(copy_in(row, pool.name) or ()) for pool in (view.host, *view.states[1:])
         )
         if not goes or row.id in pins or arrives:
             return False, total
-        return True, total + len(row.key)
+        return True, total + len(row.host or ())
 
     return sum(pages(row)[1] for row in below.get(ROOT, ()))
 

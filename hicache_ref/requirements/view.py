@@ -254,15 +254,10 @@ class View:
         changed = 0
         if self.row is not old.row:
             changed |= PART["nodes"]
-        device, host, old_device, old_host = self.device, self.host, old.device, old.host
-        pairs = tuple(zip(self.states, old.states, strict=True))
-        if not (device.has_same_owners(old_device) and host.has_same_owners(old_host)) or not all(
-            pool.has_same_owners(was) for pool, was in pairs
-        ):
+        pairs = tuple(zip(self.pools(), old.pools(), strict=True))
+        if not all(pool.has_same_owners(was) for pool, was in pairs):
             changed |= PART["owners"]
-        if not (device.has_same_contents(old_device) and host.has_same_contents(old_host)) or not all(
-            pool.has_same_contents(was) for pool, was in pairs
-        ):
+        if not all(pool.has_same_contents(was) for pool, was in pairs):
             changed |= PART["contents"]
         if self.requests is not old.requests:
             changed |= PART["requests"]
