@@ -8,7 +8,8 @@ from hicache_ref.requirements.busy import kv_pins
 from hicache_ref.requirements.change import Change, came_from
 from hicache_ref.requirements.locks import unpinned
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import NOWHERE, Row, View, copy_in
+from hicache_ref.requirements.rows import NOWHERE, Row, copy_in
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import HOST, KV, ROOT, STATE_DEVICE, STATE_HOST, NodeId, PoolName
 from hicache_ref.vocabulary.operations import Insert, Operation, Poll, SetWritePolicy, WriteBackup
 from hicache_ref.vocabulary.outcomes import Done, Inserted, Outcome, Polled, Submitted
