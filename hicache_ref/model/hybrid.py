@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from hicache_ref.model.insert import InsertRules
 from hicache_ref.model.state import Node, Owner, Part, Request, running
-from hicache_ref.vocabulary.ids import KV, HOST, KV_DEVICE, ROOT, STATE, STATE_DEVICE, STATE_HOST, PageHash, PoolName
+from hicache_ref.vocabulary.ids import HOST, KV, KV_DEVICE, ROOT, STATE, STATE_DEVICE, STATE_HOST, PageHash, PoolName
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import EvictHostState, EvictState, Forward, Insert, TakePages
 from hicache_ref.vocabulary.outcomes import Evicted, Invalid, Refused, Took

@@ -340,7 +340,12 @@ RULES: dict[str, Rules] = {
     ),
     "sglang-0.5.16": Rules.model_validate(_HIRADIX | _PREFIXES | _IN_PROGRESS),
     "sglang-0.5.20": Rules.model_validate(_HIRADIX | _PREFIXES | {"hash_namespace": True}),
-    "sglang-himamba-0.5.10": Rules.model_validate(_HIMAMBA | _SPLIT_STATES | _EARLY | {"prefetch_timeout": "linear"}),
+    "sglang-himamba-0.5.10": Rules.model_validate(
+        _HIMAMBA
+        | _SPLIT_STATES
+        | _EARLY
+        | {"prefetch_capacity": "host_minus_device_clamped", "prefetch_timeout": "linear"}
+    ),
     "sglang-himamba-0.5.15": Rules.model_validate(_HIMAMBA | _SPLIT_STATES | _PREFIXES | _BEFORE_QUERY),
     "sglang-himamba-0.5.16": Rules.model_validate(_HIMAMBA | _PREFIXES),
     "sglang-0.5.23": Rules.model_validate(
