@@ -152,6 +152,7 @@ def _states(state: State) -> dict[str, Any]:
         "free_device_state": tuple(state.pools[STATE_DEVICE].free),
         "free_host_state": tuple(state.pools[STATE_HOST].free),
         "request_states": {request.id: request.state for request in state.requests.values()},
+        "prefetch_states": {name: state.storage.records[name].states for name in state.storage.open.values()},
         "held_device_state": _held(state, STATE_DEVICE),
         "held_host_state": _held(state, STATE_HOST),
     }

@@ -20,6 +20,10 @@ from hicache_ref.faults import (
     prefetch,
     state,
     state_copies,
+    state_evict,
+    state_load,
+    state_requests,
+    state_storage,
     store,
     transfer,
     tree,
@@ -28,12 +32,12 @@ from hicache_ref.faults.catalogue import FAULTS, KINDS, Fault, Kind, model
 
 FAMILIES = (
     pages, tree, locks, leaves, evict, backup, load, insert, transfer, hashing, events, store, prefetch, commit, draft,
-    lifecycle, state, state_copies,
+    lifecycle, state, state_evict, state_copies, state_load, state_requests, state_storage,
 )  # fmt: skip
 """The modules by which the catalogue is filled."""
 
 __all__ = [
     "FAMILIES", "FAULTS", "KINDS", "Fault", "Kind", "backup", "commit", "draft", "events", "evict", "hashing", "insert",
-    "leaves", "lifecycle", "load", "locks", "model", "pages", "prefetch", "state", "state_copies",
-    "store", "transfer", "tree",
+    "leaves", "lifecycle", "load", "locks", "model", "pages", "prefetch", "state", "state_copies", "state_evict",
+    "state_load", "state_requests", "state_storage", "store", "transfer", "tree",
 ]  # fmt: skip

@@ -4,13 +4,8 @@ Together with the origins of the catalogue they are all that are known to this p
 """
 
 LEFT: dict[str, dict[str, str]] = {
-    "recurrent state and windows: come with a second component": {
-        "SG-16067": "a state slot taken by a match is lost when admission fails",
+    "sliding windows: would be a third component": {
         "SG-36350": "a window lock is released by what is there, not by what was taken",
-        "SG-29204": "the state of an inner node leaves without a backup",
-        "SG-25088": "a load begins at the best node of one component",
-        "SG-36770": "an optional step asserts when all state slots are locked",
-        "SG-36743": "a whole slot is read while it is loaded layer by layer",
     },
     "ranks: come with many models fed the same operations": {
         "SG-31946": "rank-local pools are written by rank 0 alone",

@@ -76,9 +76,9 @@ class Content:
         for page in pages:
             self.stamps[pool_name][page] = None
 
-    def fetched(self, pages: Mapping[int, PageHash]) -> None:
-        """A read from storage has put these pages on host."""
-        self.stamps[KV_HOST].update(pages)
+    def fetched(self, pool_name: PoolName, pages: Mapping[int, PageHash]) -> None:
+        """A read from storage has put these pages on host, or this state."""
+        self.stamps[pool_name].update(pages)
 
     def pass_began(self, writes: Mapping[int, PageHash]) -> None:
         """A pass writes these device pages."""

@@ -273,9 +273,12 @@ class Lockstep:
             for slot in ended.state:
                 self.content.state_changed(rename(STATE_DEVICE, slot), None if ended.doomed else ended.hashes[-1])
         elif self.batch_read is not None and isinstance(op, ops.ReadDone):
-            start, end = self.batch_read.done, self.batch_read.done + op.pages
-            pairs = zip(self.batch_read.pages[start:end], self.batch_read.hashes[start:end], strict=True)
-            self.content.fetched({rename(KV_HOST, page): digest for page, digest in pairs})
+            start, stop = self.batch_read.done, self.batch_read.done + op.pages
+            pairs = zip(self.batch_read.pages[start:stop], self.batch_read.hashes[start:stop], strict=True)
+            self.content.fetched(KV_HOST, {rename(KV_HOST, page): digest for page, digest in pairs})
+            end = self.batch_read.hashes[-1]
+            slots = self.batch_read.states if op.state else ()
+            self.content.fetched(STATE_HOST, {rename(STATE_HOST, slot): end for slot in slots})
         elif isinstance(op, ops.CopyDone | ops.CopyFailed):
             ticket = self.model.state.tickets.get(op.ticket)
             parts = ticket.parts[: ticket.good] if ticket is not None else ()

@@ -85,10 +85,16 @@ def evicts_enough(change: Change[Evict | EvictHost, Evicted]) -> int:
     below = after.below()
     left = device_leaves(after) if device else host_leaves(after)
     rows = [after.row[number] for number in left]
-    could = [row.id for row in rows if row.host is not None or is_droppable(after, row, below)]
+    could = [row.id for row in rows if _is_demotable(row, below) or is_droppable(after, row, below)]
     if could:
         raise Broken.because(f"{told.freed + told.staged} of {n} pages were given up, leaves {could} remain")
     return 1
+
+
+def _is_demotable(row: Row, below: dict[NodeId, list[Row]]) -> bool:
+    """It has a host copy; of a hybrid model a leaf of the tree also one of its state (HC-STATE-08)."""
+    lacks_state = row.device_state is not None and row.host_state is None
+    return row.host is not None and (bool(below.get(row.id)) or not lacks_state)
 
 
 @step("HC-EVICT-05", *_MAKE_ROOM, needs="victims")
@@ -131,7 +137,7 @@ def nothing_for_nothing(change: Making) -> int:
     hopeless = rules.evict_host_for_hopeless
     allowed: set[PoolName] = {KV_HOST} if hopeless else set()
     if rules.evict_device_for_hopeless and isinstance(change.op, LoadBack):
-        allowed.add(KV_DEVICE)
+        allowed |= {KV_DEVICE, STATE_HOST}  # under write_back states too, for what is written back
     if isinstance(told, Refused) and not told.wait_for:
         blamed = [digest for pool, digest in victims if pool not in allowed]
         if blamed:

@@ -259,10 +259,27 @@ def write_is_settled(change: Change[ops.Poll, Polled]) -> int:
         again = {digest: was.owed[digest] + 1 for digest in owed if digest not in last}
         if not now.reported.issuperset(last) or {d: now.owed.get(d) for d in again} != again:
             raise Broken.because(f"{name} did not put {len(rest)} pages, {len(last)} of them for the last time")
-        given_up += [name] * bool(last)
+        given_up += [name] * (_settles_states(change, record) or bool(last))
     if (told.given_up or ()) != tuple(given_up):
         raise Broken.because(f"{told.given_up} are told to be given up, {given_up} are")
     return len(told.writes)
+
+
+def _settles_states(change: Change[ops.Poll, Polled], record: Backup) -> bool:
+    """Likewise of the states that it put; whether it offered one for the last time."""
+    was, now, after = change.before.storage, change.after.storage, change.after
+    done = record.states_done if isinstance(record, BackupEnded) else 0
+    put, rest = record.ends[:done], record.ends[done:]
+    if not now.believed_states.issuperset(put) or not now.owed_states.keys().isdisjoint(put):
+        raise Broken.because(f"{record.id} put {len(put)} states, and they are not believed stored, or still owed")
+    come = {each.hashes[-1] for each, _ in committed(change) if each.hashes}
+    held = {row.hashes[-1] for row in after.rows if row.host_state is not None} - come
+    tries = {digest: was.owed_states[digest] + 1 for digest in rest if digest in was.owed_states and digest in held}
+    last = {digest for digest, count in tries.items() if count >= change.before.rules.storage_retries}
+    again = {digest: count for digest, count in tries.items() if digest not in last}
+    if not now.reported_states.issuperset(last) or {d: now.owed_states.get(d) for d in again} != again:
+        raise Broken.because(f"{record.id} did not put {len(rest)} states, {len(last)} of them for the last time")
+    return bool(last)
 
 
 @step("HC-STORE-13", needs="storage")

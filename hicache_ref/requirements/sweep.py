@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from hicache_ref.model.records import Record
 from hicache_ref.requirements.change import Change
+from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.view import NOWHERE, Row, View, copy_in
 from hicache_ref.vocabulary.ids import (
     KV,
@@ -117,7 +118,11 @@ class Sweep:
                 if at + 1 == len(row.hashes):
                     self.resident.add(row.id)
         elif isinstance(op, Prefetch):
-            self.pins.update([row.id for row, _ in self.before.cached(self.change.hashes)[-1:]])
+            found = self.before.cached(self.change.hashes)
+            if self.before.states:
+                found = found[: ends(self.before, self.change.hashes).best]
+            self.anchors.update([row.id for row, _ in found[-1:]])
+            self.pins.update(self.anchors)
 
     def _replay(self, victims: tuple[tuple[PoolName, PageHash], ...]) -> None:
         pending: Row | None = None

@@ -23,6 +23,7 @@ from hicache_ref.search.minimise import minimise
 from hicache_ref.search.stepping import ModelStepper
 from hicache_ref.search.walk import CUT_SHARE, KIND_WEIGHT, WITHOUT_STORAGE, draw_profile
 from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.ids import STATE_DEVICE
 from hicache_ref.vocabulary.operations import OPERATION_TYPES, STORAGE_OPERATIONS, Operation
 from hicache_ref.vocabulary.profile import Profile, Rules
 
@@ -37,6 +38,9 @@ ENABLED: dict[str, Callable[[State], object]] = {
     "unlock": lambda state: state.receipts,
     "evict": lambda state: state.device_leaves,
     "evict_host": lambda state: state.host_leaves,
+    "evict_state": lambda state: STATE_DEVICE in state.pools,
+    "evict_host_state": lambda state: STATE_DEVICE in state.pools,
+    "go_on": lambda state: STATE_DEVICE in state.pools,
     "write_backup": lambda state: len(state.nodes) > 1 and state.policy != "write_back",
     "load_back": lambda state: any(node.device is None for node in state.nodes.values()),
     "copy_done": lambda state: any(ticket.good is None for ticket in state.tickets.values()),
@@ -75,7 +79,7 @@ class Subject:
 
     def profile(self, rng: random.Random) -> Profile:
         """A profile as a walk would draw it."""
-        drawn = draw_profile(rng, self.base)
+        drawn = draw_profile(rng, self.base, hybrid="drawn")
         rules = Rules.model_validate({**drawn.rules.model_dump(), **(self.rules or {})})
         return drawn.model_copy(update={"rules": rules})
 

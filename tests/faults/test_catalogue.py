@@ -39,8 +39,9 @@ DEFECTS = {
     "D18", "D19", "D20", "D20b", "D25", "D30", "D34", "D35", "D38",
     "R1", "R6", "R8", "R9", "R11", "R14", "R15", "R16", "R17", "R19",
     "OR-1", "OR-4", "OR-6", "OR-7", "OR-11", "OR-12",
+    "D8", "D8b", "D16", "D22", "D32", "R10", "R12", "R13", "R18", "OR-2", "OR-9", "OR-10", "N1", "N2", "N4", "N5",
 }  # fmt: skip
-"""Defects of released engines without recurrent state, in one rank."""
+"""Defects of released engines in one rank, those of recurrent state last."""
 
 
 def _is_expected(fault: Fault, finding: Finding | None) -> bool:
@@ -64,8 +65,9 @@ def test_the_catalogue_covers_every_kind_and_every_defect_of_released_engines() 
     origins = {origin for fault in FAULTS.values() for origin in fault.origins}
 
     assert set(KINDS) == set(kinds)
-    assert len(FAULTS) >= 200
+    assert len(FAULTS) >= 250
     assert sum(fault.storage for fault in FAULTS.values()) >= 70
+    assert sum(fault.state for fault in FAULTS.values()) >= 50
     assert set() == DEFECTS - origins
 
 
@@ -124,7 +126,7 @@ def test_the_hunt_finds_it_afresh(name: str) -> None:
     """Goal: a search that works, not traces that replay. Method: a hunt from seed 1 within 60,000 steps."""
     fault = FAULTS[name]
     opening = beside_the_model(fault.model) if fault.lockstep_only else alone(fault.model)
-    found = hunt(opening, seed=1, steps=60_000, rules=fault.rules, storage=fault.storage).finding
+    found = hunt(opening, seed=1, steps=60_000, rules=fault.rules, storage=fault.storage, state=fault.state).finding
 
     assert fault.lockstep_only or _is_expected(fault, found)
     assert found is not None
@@ -175,7 +177,9 @@ def test_what_is_not_found_is_not_called_caught() -> None:
 def _caught_under(preset: str, name: str, steps: int) -> bool:
     fault = FAULTS[name]
     base = Profile(rules=RULES[preset], name=preset)
-    found = hunt(alone(fault.model), seed=1, steps=steps, rules=fault.rules, storage=fault.storage, base=base).finding
+    found = hunt(
+        alone(fault.model), seed=1, steps=steps, base=base, rules=fault.rules, storage=fault.storage, state=fault.state
+    ).finding
     return _is_expected(fault, found)
 
 

@@ -42,7 +42,7 @@ from hicache_ref.vocabulary.profile import profile_named
 KEY = Key(tokens=(1, 2**63 - 1), extra='ténant "a"\n')
 OPERATIONS = (
     ops.MatchPrefix(key=KEY),
-    ops.TakePages(rid="r0", n=2),
+    ops.TakePages(rid="r0", n=2, prefix=KEY),
     ops.GiveBack(rid="r0"),
     ops.Forward(rid="r0", key=KEY, start=0),
     ops.ForwardDone(rid="r0"),
@@ -51,8 +51,10 @@ OPERATIONS = (
     ops.Unlock(receipt="l0"),
     ops.Evict(n=1),
     ops.EvictHost(n=1),
+    ops.EvictState(n=1),
+    ops.EvictHostState(n=1),
     ops.WriteBackup(key=KEY),
-    ops.LoadBack(key=KEY),
+    ops.LoadBack(key=KEY, rid="r1"),
     ops.CopyDone(ticket="h:1.2"),
     ops.CopyFailed(ticket="d:1.2#2", first_failed=1),
     ops.Poll(backups=1),
@@ -72,9 +74,13 @@ OPERATIONS = (
 SEEN = Observation(
     level="bytes",
     counts=Counts(free_device=3),
-    segments=(Segment(parent=-1, tokens=(1, 2), device=(0, 1)),),
+    segments=(Segment(parent=-1, tokens=(1, 2), device=(0, 1), device_state=(2,), state_locked=True),),
     requests={"r0": (4,)},
-    copies=(IssuedCopy(ticket=None, to="host", source=(0,), target=(1,)),),
+    request_states={"r0": (1,)},
+    copies=(
+        IssuedCopy(ticket=None, to="host", source=(0,), target=(1,)),
+        IssuedCopy(ticket="c:1", to="request", source=(), target=(), source_states=(2,), target_states=(1,)),
+    ),
     events=(
         BlockStored(block_hash=-5, parent_block_hash=None, token_ids=(1,), medium="GPU"),
         BlockRemoved(block_hash=7, medium="CPU_PINNED"),

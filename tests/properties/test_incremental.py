@@ -75,7 +75,7 @@ def test_no_false_alarm(preset: str) -> None:
     assert [] == walks(Model, 30, every=50, base=profile_named(preset))
 
 
-@pytest.mark.parametrize("fault", sorted(FAULTS))
+@pytest.mark.parametrize("fault", sorted(name for name, fault in FAULTS.items() if not fault.state))
 def test_it_sees_no_more_than_there_is(fault: str) -> None:
     """Goal: no complaint without a broken rule, and sums seen at once. Method: walks of each faulty model."""
     for end in walks(FAULTS[fault].model, 4):
@@ -86,7 +86,7 @@ def test_it_sees_no_more_than_there_is(fault: str) -> None:
 @pytest.mark.parametrize("requirement", ["HC-PAGE-02", "HC-PAGE-03", "HC-PAGE-09", "HC-LOCK-01", "HC-LEAF-01"])
 def test_leaks_and_drift_show_at_once(requirement: str) -> None:
     """Goal: what adds up shows in its step, without a look at the whole. Method: faults that must break such a rule."""
-    faults = [fault for fault in FAULTS.values() if fault.expected[0] == requirement]
+    faults = [fault for fault in FAULTS.values() if fault.expected[0] == requirement and not fault.state]
     ends = [end for fault in faults for end in walks(fault.model, 12)]
 
     assert any(end.incremental is not None for end in ends)

@@ -19,7 +19,7 @@ def test_walks_reach_every_witness() -> None:
     steps = 0
     for seed, preset in zip(count(), cycle(RULES), strict=False):
         rng = random.Random(seed)
-        profile = draw_profile(rng, profile_named(preset))
+        profile = draw_profile(rng, profile_named(preset), hybrid="drawn")
         stepper = ModelStepper(profile, chooser=DrawnChooser(rng))
         Walk(stepper, rng, Plan(), swarm=seed % 2 == 1).run()
         steps += len(stepper.steps)

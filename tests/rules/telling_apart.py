@@ -64,6 +64,11 @@ OTHER: dict[str, object] = {
     "write_back_offers": False,
     "storage_put": "hit",
     "attach_again": "policy",
+    "match_stamps_states": "path",
+    "split_stamps_state": True,
+    "load_matches": True,
+    "load_keeps_state_above": True,
+    "state_copy": "blocking",
 }
 SETTING: dict[str, dict[str, object]] = {
     "selective_hits": {"write_policy": "write_through_selective"},
@@ -85,7 +90,13 @@ SETTING: dict[str, dict[str, object]] = {
     "truncation_counts_less": {"prefetch_allocation": "before"},
     "write_back_offers": {"write_policy": "write_back", "write_back_copy": "blocking"},
     "evict_device_for_hopeless": {"write_policy": "write_back"},
+    "match_stamps_states": {"write_through_threshold": 9},
+    "split_stamps_state": {"write_through_threshold": 9, "split_stamps": "both"},
 }
+
+
+OF_STATES = {"match_stamps_states", "split_stamps_state", "load_keeps_state_above", "state_copy"}
+"""Rules that only matter to a hybrid model."""
 
 
 class OtherRule(ReferenceAdapter):
@@ -103,7 +114,8 @@ class OtherRule(ReferenceAdapter):
 def base_profile(rule: str) -> Profile:
     """The reference rules, with what else the rule needs to matter."""
     sizes = Sizes(device_pages=5, host_pages=4)
-    return Profile(rules=Rules.model_validate(SETTING.get(rule, {})), sizes=sizes, name=f"rule {rule}")
+    rules = Rules.model_validate(SETTING.get(rule, {}))
+    return Profile(rules=rules, sizes=sizes, state=rule in OF_STATES, name=f"rule {rule}")
 
 
 def other_profile(profile: Profile, rule: str) -> Profile:
@@ -120,11 +132,11 @@ def beside(rule: str, profile: Profile) -> Lockstep:
 
 def find(rule: str) -> Replay | None:
     """The smallest run found in which the two values differ."""
-    profile = base_profile(rule)
+    profile, plan = base_profile(rule), Plan(invalid_share=0, without_storage=1.0 if rule in OF_STATES else 0.5)
     for seed in range(WALKS_MAX):
         lockstep = beside(rule, profile)
         try:
-            Walk(lockstep, random.Random(seed), Plan(invalid_share=0), swarm=seed % 2 == 1).run()
+            Walk(lockstep, random.Random(seed), plan, swarm=seed % 2 == 1).run()
         except Found as found:
             return minimise(lockstep.steps, lambda: beside(rule, profile), found.finding)
     return None
