@@ -168,11 +168,11 @@ def _must_lack_room(after: View, row: Row, path: list[Row]) -> None:
         raise Broken.because(f"node {row.id} is due for backup, {room} host pages could be had, and none is submitted")
 
 
-def state_room(view: View, pool: PoolName) -> int:
+def state_room(view: View, pool: PoolName, kept: NodeId = ROOT) -> int:
     """How many state slots are free there, or hold the state of a node from which it may be taken."""
     if not view.states:
         return 0
-    return len(view.pool(pool).free) + len(may_lose_state(view, pool))
+    return len(view.pool(pool).free) + len([each for each in may_lose_state(view, pool) if each != kept])
 
 
 def may_lose_state(view: View, pool: PoolName) -> list[NodeId]:

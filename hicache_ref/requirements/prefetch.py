@@ -18,7 +18,7 @@ from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import NOWHERE, Row, View
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.ids import ROOT, STATE_HOST
+from hicache_ref.vocabulary.ids import ROOT, STATE_HOST, NodeId
 from hicache_ref.vocabulary.outcomes import Done, Invalid, Outcome, Polled, Prefetching, Refused
 
 Reading = PrefetchReading | PrefetchEnded
@@ -340,15 +340,16 @@ def _why_not(change: Change[ops.Prefetch, Any], wanted: int) -> str | None:
         "namespaces have no hash": op.key.extra is not None and not rules.hash_namespace,
         "too much is asked for": storage.occupied * sizes.page_size >= limit,
         "the anchor has no host copy": bool(found) and found[-1][0].host is None,
-        "no state slot is free": _needs_slot(before),
+        "no state slot is free": _needs_slot(before, found[-1][0].id if found else ROOT),
         "the host is full": _pages_to_ask_for(before, change, wanted) < _fewest(before, wanted),
     }
     return next((why for why, holds in reasons.items() if holds), None)
 
 
-def _needs_slot(view: View) -> bool:
+def _needs_slot(view: View, anchor: NodeId) -> bool:
     """Of a hybrid model, where room is taken first: no state slot on host is free or can be."""
-    return bool(view.states) and view.rules.prefetch_allocation == "before" and not state_room(view, STATE_HOST)
+    first = view.rules.prefetch_allocation == "before"
+    return bool(view.states) and first and not state_room(view, STATE_HOST, anchor)
 
 
 def _fewest(before: View, wanted: int) -> int:
