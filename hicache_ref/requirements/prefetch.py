@@ -348,7 +348,7 @@ def _why_not(change: Change[ops.Prefetch, Any], wanted: int) -> str | None:
 
 def _needs_slot(view: View, anchor: NodeId) -> bool:
     """Of a hybrid model, where room is taken first: no state slot on host is free or can be."""
-    first = view.rules.prefetch_allocation == "before"
+    first = view.rules.prefetch_allocation == "before" or view.rules.prefetch_state == "submission"
     return bool(view.states) and first and not state_room(view, STATE_HOST, anchor)
 
 
