@@ -48,11 +48,11 @@ class HybridRules(InsertRules):
         """As `on_evict_state`: of an inner node the state alone, which leaves a tombstone, of a leaf its KV too."""
         tally = self.tally(STATE_DEVICE)
         for node in self._state_victims(STATE_DEVICE):
-            if node.children or node.locks[KV]:
+            if not node.children and not node.locks[KV]:
+                self.evict_device_leaf(node)
+            if node.id in self.state.nodes and STATE_DEVICE in node.at:  # also a leaf that storage reads, and stayed
                 self.facts.append("tombstone")
                 self.drop_state(node, STATE_DEVICE)
-            else:
-                self.evict_device_leaf(node)
             if tally.given() >= count:
                 break
         self.protect_no_more()

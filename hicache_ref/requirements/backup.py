@@ -8,7 +8,8 @@ from hicache_ref.requirements.busy import kv_pins
 from hicache_ref.requirements.change import Change, came_from
 from hicache_ref.requirements.locks import unpinned
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import NOWHERE, Row, View, copy_in
+from hicache_ref.requirements.rows import NOWHERE, Row, copy_in
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import HOST, KV, ROOT, STATE_DEVICE, STATE_HOST, NodeId, PoolName
 from hicache_ref.vocabulary.operations import Insert, Operation, Poll, SetWritePolicy, WriteBackup
 from hicache_ref.vocabulary.outcomes import Done, Inserted, Outcome, Polled, Submitted
@@ -168,11 +169,11 @@ def _must_lack_room(after: View, row: Row, path: list[Row]) -> None:
         raise Broken.because(f"node {row.id} is due for backup, {room} host pages could be had, and none is submitted")
 
 
-def state_room(view: View, pool: PoolName) -> int:
+def state_room(view: View, pool: PoolName, kept: NodeId = ROOT) -> int:
     """How many state slots are free there, or hold the state of a node from which it may be taken."""
     if not view.states:
         return 0
-    return len(view.pool(pool).free) + len(may_lose_state(view, pool))
+    return len(view.pool(pool).free) + len([each for each in may_lose_state(view, pool) if each != kept])
 
 
 def may_lose_state(view: View, pool: PoolName) -> list[NodeId]:
@@ -201,13 +202,15 @@ def reclaimable_host_pages(view: View, kept: NodeId = ROOT) -> int:
     def pages(row: Row) -> tuple[bool, int]:
         parts = [pages(child) for child in below.get(row.id, ())]
         total = sum(count for _, count in parts)
-        goes = row.device is None and row.host is not None and not row.lock and all(gone for gone, _ in parts)
+        dead_end = bool(view.states) and not row.has_state
+        goes = (row.device is None and row.host is not None) or dead_end
+        goes = goes and not row.lock and all(gone for gone, _ in parts)
         arrives = any(
             pool.written.intersection(copy_in(row, pool.name) or ()) for pool in (view.host, *view.states[1:])
         )
         if not goes or row.id in pins or arrives:
             return False, total
-        return True, total + len(row.key)
+        return True, total + len(row.host or ())
 
     return sum(pages(row)[1] for row in below.get(ROOT, ()))
 

@@ -88,7 +88,7 @@ def refused_changes_nothing(change: Change[Operation, Refused]) -> int:
 
 
 def _more_than_recency(before: View, after: View) -> str | None:
-    """What differs beside when nodes were used: by the rule load_matches a load uses its path, also if it is refused."""
+    """What differs beside when nodes were used: by the rule load_matches a refused load has used its path."""
     rows, now = ({row.id: row[:-2] for row in view.rows} for view in (before, after))
     names = ("tickets", "passes", "requests", "receipts", "device_leaves", "host_leaves", "policy")
     same = rows == now and all(getattr(before, name) == getattr(after, name) for name in names)

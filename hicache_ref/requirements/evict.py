@@ -4,8 +4,9 @@ from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.leaves import device_leaves, host_leaves
 from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, step
+from hicache_ref.requirements.rows import Row
 from hicache_ref.requirements.sweep import answered, is_droppable, sweep_of
-from hicache_ref.requirements.view import Row, View
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, STATE_DEVICE, STATE_HOST, TIER, NodeId, PoolName
 from hicache_ref.vocabulary.operations import (
     Evict,
@@ -137,7 +138,7 @@ def nothing_for_nothing(change: Making) -> int:
     hopeless = rules.evict_host_for_hopeless
     allowed: set[PoolName] = {KV_HOST} if hopeless else set()
     if rules.evict_device_for_hopeless and isinstance(change.op, LoadBack):
-        allowed |= {KV_DEVICE, STATE_DEVICE, STATE_HOST}  # under write_back states on host, for what is written back
+        allowed |= {KV_DEVICE, STATE_DEVICE, STATE_HOST}  # on host, for what is written back
     if isinstance(told, Refused) and not told.wait_for:
         blamed = [digest for pool, digest in victims if pool not in allowed]
         if blamed:

@@ -12,13 +12,14 @@ from hicache_ref.model.records import (
     Record,
 )
 from hicache_ref.model.state import FREE
-from hicache_ref.requirements.backup import host_pages_for, state_room
+from hicache_ref.requirements.backup import host_pages_for, may_lose_state
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import NOWHERE, Row, View
+from hicache_ref.requirements.rows import NOWHERE, Row
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.ids import ROOT, STATE_HOST
+from hicache_ref.vocabulary.ids import ROOT, STATE_HOST, NodeId
 from hicache_ref.vocabulary.outcomes import Done, Invalid, Outcome, Polled, Prefetching, Refused
 
 Reading = PrefetchReading | PrefetchEnded
@@ -340,15 +341,18 @@ def _why_not(change: Change[ops.Prefetch, Any], wanted: int) -> str | None:
         "namespaces have no hash": op.key.extra is not None and not rules.hash_namespace,
         "too much is asked for": storage.occupied * sizes.page_size >= limit,
         "the anchor has no host copy": bool(found) and found[-1][0].host is None,
-        "no state slot is free": _needs_slot(before),
+        "no state slot is free": _needs_slot(before, {row.id for row, _ in found[-1:]}),
         "the host is full": _pages_to_ask_for(before, change, wanted) < _fewest(before, wanted),
     }
     return next((why for why, holds in reasons.items() if holds), None)
 
 
-def _needs_slot(view: View) -> bool:
-    """Of a hybrid model, where room is taken first: no state slot on host is free or can be."""
-    return bool(view.states) and view.rules.prefetch_allocation == "before" and not state_room(view, STATE_HOST)
+def _needs_slot(view: View, anchor: set[NodeId]) -> bool:
+    """Of a hybrid model, where room is taken first: no state slot on host is free or can be, but for the anchor's."""
+    first = view.rules.prefetch_allocation == "before" or view.rules.prefetch_state == "submission"
+    if not view.states or not first or view.pool(STATE_HOST).free:
+        return False
+    return anchor.issuperset(may_lose_state(view, STATE_HOST))
 
 
 def _fewest(before: View, wanted: int) -> int:

@@ -15,10 +15,11 @@ from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.commits import committed
 from hicache_ref.requirements.prefetch import Reading, Report, batch_size
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import NOWHERE, Row, View
+from hicache_ref.requirements.rows import NOWHERE, Row
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.effects import StorageRead, StorageWrite
-from hicache_ref.vocabulary.ids import KV, PageHash
+from hicache_ref.vocabulary.ids import HOST, PageHash
 from hicache_ref.vocabulary.outcomes import Done, Outcome, Polled, Progressed, Refused
 
 
@@ -220,22 +221,26 @@ def write_goes_on(change: Change[ops.WriteDone, Done]) -> int:
 
 @step("HC-STORE-02", "poll")
 def owed_is_offered(change: Change[ops.Poll, Polled]) -> int:
-    """After an applied backup every owed page of its path is offered, unless a write on the books has it."""
+    """After an applied backup all that is owed of its path is offered, unless a write on the books has it."""
     before, after, judged = change.before, change.after, 0
     if not after.storage.attached:
         return 0
     written = [record for record in before.storage.backups if record.id in change.told.writes]
-    asked = {digest for record in (*after.storage.backups, *written) for digest in record.hashes}
+    writes = (*after.storage.backups, *written)
+    asked = {digest for record in writes for digest in record.hashes}
+    ends = {digest for record in writes for digest in record.ends}
     for name in change.told.backups:
         ticket = before.tickets[name]
-        for part in [each for each in ticket.parts[: ticket.good] if each.component == KV]:
-            holders = [after.host.held.get(page, ("free", ""))[1] for page in part.host]
+        for part in ticket.parts[: ticket.good]:
+            held = after.pool(HOST[part.component]).held
+            holders = [held.get(page, ("free", ""))[1] for page in part.host]
             for row in {each: after.row[each] for each in holders if isinstance(each, int)}.values():
                 judged += 1
-                path = {digest for each in after.up(row) for digest in each.hashes}
-                missed = path & after.storage.owed.keys() - asked
+                path = list(after.up(row))
+                missed = {digest for each in path for digest in each.hashes} & after.storage.owed.keys() - asked
+                missed |= {each.hashes[-1] for each in path} & after.storage.owed_states.keys() - ends
                 if missed:
-                    raise Broken.because(f"{name} is on host, and {len(missed)} owed pages of its path are not offered")
+                    raise Broken.because(f"{name} is on host, and {len(missed)} that its path owes are not offered")
     return judged
 
 

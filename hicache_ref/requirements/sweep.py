@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 from hicache_ref.model.records import Record
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.match import ends
-from hicache_ref.requirements.view import NOWHERE, Row, View, copy_in
+from hicache_ref.requirements.rows import NOWHERE, Row, copy_in
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import (
     KV,
     KV_DEVICE,
@@ -90,6 +91,8 @@ class Sweep:
         self.pins = set(before.storage_pins)
         opened = map(before.storage.prefetch, before.storage.open.values())
         self.anchors = {record.anchor for record in opened if record is not None}
+        """Nodes whose state on host storage work needs."""
+
         self.protected: set[NodeId] = set()
         """Nodes that the eviction has backed up itself, where the rule write_back_protects says so."""
 
@@ -123,11 +126,9 @@ class Sweep:
                 if row.hashes[-1] == self.change.hashes[-1]:
                     self.row[row.id] = self.row[row.id]._replace(state_last=self.before.clock + 1)
         elif isinstance(op, Prefetch):
-            found = self.before.cached(self.change.hashes)
-            if self.before.states:
-                found = found[: ends(self.before, self.change.hashes).best]
+            found = self.before.cached(self.change.hashes)[: ends(self.before, self.change.hashes).best]
+            self.pins.update([row.id for row, _ in found[-1:]])
             self.anchors.update([row.id for row, _ in found[-1:]])
-            self.pins.update(self.anchors)
 
     def _replay(self, victims: tuple[tuple[PoolName, PageHash], ...]) -> None:
         pending: Row | None = None
@@ -267,6 +268,7 @@ class Sweep:
             self._leave_device(number)
         elif now is not None and now.device is not None:
             self.tried.add(number)
+            self.states[STATE_DEVICE] -= {number} if now.device_state is None else set()
             self.protected.clear()
         elif self._was_copied(row):
             if now is None:
@@ -301,10 +303,12 @@ class Sweep:
 
     def _pin_offered(self, row: Row) -> None:
         """A copy that ended inside the step may have been offered to storage at once; that write pins what it reads."""
+        where = self.before.where
         for record in self.change.after.storage.backups:
-            if record.id not in self.before.storage.records and row.hashes[-1] in record.hashes:
-                where = self.before.where
-                self.pins.update([where[digest][0].id for digest in record.hashes if digest in where])
+            if record.id not in self.before.storage.records and row.hashes[-1] in {*record.hashes, *record.ends}:
+                read = [[where[each][0].id for each in side if each in where] for side in (record.hashes, record.ends)]
+                self.pins.update(read[0], read[1])
+                self.anchors.update(read[1])
 
     def _was_copied(self, row: Row) -> bool:
         mine = {KV: row.device, STATE: row.device_state}

@@ -2,7 +2,16 @@
 
 from hicache_ref.model.records import PrefetchEnded
 from hicache_ref.vocabulary.ids import STATE_HOST
-from hicache_ref.vocabulary.operations import Poll, Prefetch, ReadDone, TakePages
+from hicache_ref.vocabulary.operations import (
+    CopyDone,
+    Poll,
+    Prefetch,
+    QueryDone,
+    ReadDone,
+    TakePages,
+    WriteBackup,
+    WriteDone,
+)
 from tests.properties import broken_states, broken_steps
 from tests.properties.breaking import World, key
 from tests.properties.broken_states import backed_up
@@ -54,3 +63,16 @@ def an_anchor_loses_its_state() -> Told:
     (write,) = [each for each in world.state.storage.records.values() if each.id == "b:1.2"]
     world.state.storage.records["b:1.2"] = write.model_copy(update={"states": (), "ends": ()})
     return world, op, step
+
+
+def healthy() -> World:
+    """A world in which `12` was put with its state, `34` fetched with one, and `56` given up for want of one."""
+    world = attached(state=True)
+    world.insert("12")
+    world.do(WriteBackup(key=key("12")), CopyDone(ticket="h:1.2"), Poll(backups=1))
+    world.do(WriteDone(id="b:1.2", pages=2, states=1), Poll(writes=1))
+    for text, has_state in (("34", True), ("56", False)):
+        name = f"p:{'.'.join(text)}"
+        world.do(Prefetch(rid="q", key=key(text)), QueryDone(id=name, hits=2), Poll(answers=1))
+        world.do(ReadDone(id=name, pages=2, state=has_state), Poll(reads=1))
+    return world

@@ -18,7 +18,7 @@ from hicache_ref.search.stepping import ModelStepper
 from hicache_ref.search.walk import Plan, Walk, draw_profile
 from hicache_ref.vocabulary.operations import Audit
 from hicache_ref.vocabulary.profile import RULES, profile_named
-from tests.properties import broken_hybrid, broken_states
+from tests.properties import broken_hybrid, broken_state_storage, broken_states
 
 _HOLDERS = "nodes owners requests storage"
 IN_POOL = {
@@ -75,8 +75,7 @@ def runs(count: int) -> Iterator[tuple[ModelStepper, Walk]]:
         rng = random.Random(seed)
         profile = draw_profile(rng, profile_named(sorted(RULES)[seed % len(RULES)]), hybrid="drawn")
         stepper = ModelStepper(profile, chooser=DrawnChooser(rng))
-        plan = Plan(without_storage=1.0) if profile.state else Plan()
-        yield stepper, Walk(stepper, rng, plan, swarm=seed % 2 == 1)
+        yield stepper, Walk(stepper, rng, Plan(), swarm=seed % 2 == 1)
 
 
 @cache
@@ -88,7 +87,7 @@ def views() -> list[View]:
             stepper.step(walk.draw())
             if walk.rng.random() < 0.1:
                 found.append(View(stepper.model.state, stepper.model.profile))
-    worlds = [case.make() for case in broken_states.ALWAYS] + [broken_hybrid.healthy()]
+    worlds = [case.make() for case in broken_states.ALWAYS] + [broken_hybrid.healthy(), broken_state_storage.healthy()]
     return found + [View(world.state, world.profile) for world in worlds]
 
 

@@ -6,7 +6,7 @@ from hicache_ref.model import Step
 from hicache_ref.requirements import Broken, Checker
 from hicache_ref.requirements.registry import ALWAYS, EVENTUALLY, STEP
 from hicache_ref.vocabulary.operations import Audit
-from tests.properties import broken_ends, broken_hybrid, broken_prefetch, broken_states
+from tests.properties import broken_ends, broken_hybrid, broken_prefetch, broken_state_storage, broken_states
 from tests.properties.breaking import Case, World
 
 
@@ -92,3 +92,12 @@ def test_a_healthy_world_with_states_is_not_blamed() -> None:
 
     assert ("q",) == tuple(world.state.passes)
     assert 0 < world.checker.tally["HC-STATE-18"]
+
+
+def test_a_healthy_world_with_states_in_storage_is_not_blamed() -> None:
+    """Goal: no false alarm there either. Method: one state is put, another fetched, and a key given up without one."""
+    world = broken_state_storage.healthy()
+    audit(world)
+
+    assert {world.node("12").hashes[-1], world.node("34").hashes[-1]} == world.state.storage.believed_states
+    assert 2 == world.checker.tally["HC-STATE-31"]

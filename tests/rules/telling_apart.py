@@ -132,11 +132,11 @@ def beside(rule: str, profile: Profile) -> Lockstep:
 
 def find(rule: str) -> Replay | None:
     """The smallest run found in which the two values differ."""
-    profile, plan = base_profile(rule), Plan(invalid_share=0, without_storage=1.0 if rule in OF_STATES else 0.5)
+    profile = base_profile(rule)
     for seed in range(WALKS_MAX):
         lockstep = beside(rule, profile)
         try:
-            Walk(lockstep, random.Random(seed), plan, swarm=seed % 2 == 1).run()
+            Walk(lockstep, random.Random(seed), Plan(invalid_share=0), swarm=seed % 2 == 1).run()
         except Found as found:
             return minimise(lockstep.steps, lambda: beside(rule, profile), found.finding)
     return None
