@@ -326,3 +326,6 @@ STORAGE_OPERATIONS = frozenset(
 
 STATE_OPERATIONS = frozenset({"evict_state", "evict_host_state"})
 """Operations that need a hybrid model."""
+
+STATE_FIELDS = {"take_pages": "prefix", "load_back": "rid", "read_done": "state", "write_done": "states"}
+"""Fields of other operations that say nothing, by their default, unless the model is a hybrid one."""
