@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from hicache_ref.adapters.failures import ImplementationFailed
 from hicache_ref.vocabulary.adapter import AdapterError, Description
 from hicache_ref.vocabulary.observation import OBSERVATION, Level, Observation
-from hicache_ref.vocabulary.operations import STATE_FIELDS, Operation
+from hicache_ref.vocabulary.operations import HYBRID_FIELDS, Operation
 from hicache_ref.vocabulary.outcomes import OUTCOME, Outcome
 from hicache_ref.vocabulary.profile import Profile
 
@@ -26,7 +26,6 @@ _OTHER_NAMES = {"reset": "clear"}
 class InProcess:
     """An Adapter over an object: an operation is a call of the method of its name, its fields keyword arguments.
 
-    What only a hybrid model is asked for is left out where nothing is asked, so that other objects need not know it.
     The operation `reset` is `clear()`, for `reset(profile)` is the verb that makes all new. A method returns an
     Outcome, or a dict with `kind` and the outcome's fields; `observe` an Observation or a dict. Operations without a
     method are taken out of the description.
@@ -56,7 +55,11 @@ class InProcess:
     def apply(self, operation: Operation) -> Outcome:
         """The method has returned this. Raises ImplementationFailed for no outcome, and what the method raises."""
         method = self._method(operation.op)
-        returned = method(**_fields(operation))
+        fields = {name: getattr(operation, name) for name in type(operation).model_fields if name != "op"}
+        hybrid = HYBRID_FIELDS.get(operation.op)
+        if hybrid is not None and fields[hybrid] == type(operation).model_fields[hybrid].default:
+            del fields[hybrid]  # an object that knows no states need not know of it
+        returned = method(**fields)
         try:
             return OUTCOME.validate_python(returned)
         except ValidationError as error:
@@ -86,12 +89,3 @@ class InProcess:
         return ImplementationFailed(
             f"{self._name()}.{method} returned something else than {what}: {why}", raw=repr(returned)
         )
-
-
-def _fields(operation: Operation) -> dict[str, Any]:
-    """The keyword arguments of the call."""
-    fields = {name: getattr(operation, name) for name in type(operation).model_fields if name != "op"}
-    name = STATE_FIELDS.get(operation.op)
-    if name is not None and fields[name] == type(operation).model_fields[name].default:
-        del fields[name]
-    return fields

@@ -8,7 +8,8 @@ from hicache_ref.requirements.busy import kv_pins
 from hicache_ref.requirements.change import Change, came_from
 from hicache_ref.requirements.locks import unpinned
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import NOWHERE, Row, View, copy_in
+from hicache_ref.requirements.rows import NOWHERE, Row, copy_in
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import HOST, KV, ROOT, STATE_DEVICE, STATE_HOST, NodeId, PoolName
 from hicache_ref.vocabulary.operations import Insert, Operation, Poll, SetWritePolicy, WriteBackup
 from hicache_ref.vocabulary.outcomes import Done, Inserted, Outcome, Polled, Submitted
@@ -168,11 +169,11 @@ def _must_lack_room(after: View, row: Row, path: list[Row]) -> None:
         raise Broken.because(f"node {row.id} is due for backup, {room} host pages could be had, and none is submitted")
 
 
-def state_room(view: View, pool: PoolName) -> int:
+def state_room(view: View, pool: PoolName, kept: NodeId = ROOT) -> int:
     """How many state slots are free there, or hold the state of a node from which it may be taken."""
     if not view.states:
         return 0
-    return len(view.pool(pool).free) + len(may_lose_state(view, pool))
+    return len(view.pool(pool).free) + len([each for each in may_lose_state(view, pool) if each != kept])
 
 
 def may_lose_state(view: View, pool: PoolName) -> list[NodeId]:

@@ -2,7 +2,8 @@
 
 from typing import Any, Generic, Protocol, TypeVar
 
-from hicache_ref.requirements.view import Row, View
+from hicache_ref.requirements.rows import Row
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.effects import Effect
 from hicache_ref.vocabulary.events import Event
 from hicache_ref.vocabulary.ids import PageHash, PoolName

@@ -9,8 +9,9 @@ from hicache_ref.requirements.backup import host_pages_for, state_room
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.prefetch import Reading, threshold
 from hicache_ref.requirements.registry import Broken, step
+from hicache_ref.requirements.rows import NOWHERE
 from hicache_ref.requirements.sweep import answered
-from hicache_ref.requirements.view import NOWHERE, View
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.ids import ROOT, STATE_HOST
 from hicache_ref.vocabulary.outcomes import Done, Polled, Progressed

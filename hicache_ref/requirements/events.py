@@ -5,7 +5,8 @@ from functools import lru_cache
 
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, step
-from hicache_ref.requirements.view import NOWHERE, View
+from hicache_ref.requirements.rows import NOWHERE
+from hicache_ref.requirements.view import View
 from hicache_ref.requirements.waited import EVICTING
 from hicache_ref.vocabulary.hashing import chain
 from hicache_ref.vocabulary.ids import KV, KV_HOST, Medium, PageHash

@@ -4,8 +4,9 @@ from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.leaves import device_leaves, host_leaves
 from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, step
+from hicache_ref.requirements.rows import Row
 from hicache_ref.requirements.sweep import answered, is_droppable, sweep_of
-from hicache_ref.requirements.view import Row, View
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, STATE_DEVICE, STATE_HOST, TIER, NodeId, PoolName
 from hicache_ref.vocabulary.operations import (
     Evict,

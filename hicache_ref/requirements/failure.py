@@ -2,7 +2,8 @@
 
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, step
-from hicache_ref.requirements.view import Row, View, copy_in
+from hicache_ref.requirements.rows import Row, copy_in
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, STATE_DEVICE, STATE_HOST, NodeId, Pages
 from hicache_ref.vocabulary.operations import Poll
 from hicache_ref.vocabulary.outcomes import Polled

@@ -8,8 +8,9 @@ from hicache_ref.requirements.busy import kv_pins
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.holders import StorageView
 from hicache_ref.requirements.registry import Broken, eventually, step
+from hicache_ref.requirements.rows import copy_in
 from hicache_ref.requirements.store import to_be_stored
-from hicache_ref.requirements.view import View, copy_in
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import ROOT, TIER
 from hicache_ref.vocabulary.operations import Attach, ClearStorage, Detach, Reset
 from hicache_ref.vocabulary.outcomes import Done, Outcome, Refused

@@ -4,7 +4,8 @@ from hicache_ref.model.state import FREE, Owner
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.holders import PoolView
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import View, copy_in
+from hicache_ref.requirements.rows import copy_in
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, KV_POOLS, STATE_DEVICE, STATE_HOST, TIER, Pages
 from hicache_ref.vocabulary.operations import GiveBack, TakePages
 from hicache_ref.vocabulary.outcomes import Done, Took

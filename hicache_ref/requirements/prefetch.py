@@ -16,7 +16,8 @@ from hicache_ref.requirements.backup import host_pages_for, may_lose_state
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import NOWHERE, Row, View
+from hicache_ref.requirements.rows import NOWHERE, Row
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.ids import ROOT, STATE_HOST, NodeId
 from hicache_ref.vocabulary.outcomes import Done, Invalid, Outcome, Polled, Prefetching, Refused

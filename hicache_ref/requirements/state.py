@@ -6,7 +6,8 @@ from hicache_ref.requirements.backup import may_lose_state
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import NOWHERE, Row, View
+from hicache_ref.requirements.rows import NOWHERE, Row
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import ROOT, STATE, STATE_DEVICE, STATE_HOST, TIER
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Lock, MatchPrefix, Operation

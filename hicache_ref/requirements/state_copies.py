@@ -5,8 +5,9 @@ from typing import Any
 from hicache_ref.model.state import FREE, Ticket
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, always, step
+from hicache_ref.requirements.rows import NOWHERE
 from hicache_ref.requirements.state import AnyChange, row_at
-from hicache_ref.requirements.view import NOWHERE, View
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import KV, STATE, TIER
 from hicache_ref.vocabulary.outcomes import Polled, Submitted
 

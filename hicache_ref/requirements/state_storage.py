@@ -7,7 +7,8 @@ from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.commits import committed, is_whole
 from hicache_ref.requirements.prefetch import opened
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import NOWHERE, View
+from hicache_ref.requirements.rows import NOWHERE
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import PageHash
 from hicache_ref.vocabulary.outcomes import Polled
 

@@ -7,7 +7,8 @@ from hicache_ref.model.state import FREE
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.commits import committed
 from hicache_ref.requirements.registry import FACT, sometimes
-from hicache_ref.requirements.view import NOWHERE, View
+from hicache_ref.requirements.rows import NOWHERE
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.ids import ROOT, NodeId
 from hicache_ref.vocabulary.outcomes import Done, Outcome, Polled, Prefetching, Progressed, Refused

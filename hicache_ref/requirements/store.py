@@ -15,7 +15,8 @@ from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.commits import committed
 from hicache_ref.requirements.prefetch import Reading, Report, batch_size
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import NOWHERE, Row, View
+from hicache_ref.requirements.rows import NOWHERE, Row
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.effects import StorageRead, StorageWrite
 from hicache_ref.vocabulary.ids import HOST, PageHash

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 from hicache_ref.model.records import Record
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.match import ends
-from hicache_ref.requirements.view import NOWHERE, Row, View, copy_in
+from hicache_ref.requirements.rows import NOWHERE, Row, copy_in
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import (
     KV,
     KV_DEVICE,

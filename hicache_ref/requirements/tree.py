@@ -4,7 +4,8 @@ from hicache_ref.model.state import Receipt, Ticket
 from hicache_ref.requirements.busy import kv_pins
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.registry import Broken, always, step
-from hicache_ref.requirements.view import NOWHERE, Row, View
+from hicache_ref.requirements.rows import NOWHERE, Row
+from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import ROOT, NodeId
 from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.outcomes import Outcome

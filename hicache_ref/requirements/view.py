@@ -7,70 +7,29 @@ judges of that part need not be asked again.
 
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from hicache_ref.model.state import Pass, Receipt, Request, State, Ticket
 from hicache_ref.requirements.busy import NO_PAGES, Busy, busy_copy, busy_pass, busy_record
 from hicache_ref.requirements.holders import NO_STORAGE, Copies, PoolView, StorageView, storage_view
+from hicache_ref.requirements.rows import NOWHERE, Row, rows_of
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
 from hicache_ref.vocabulary.ids import (
     KV,
     KV_DEVICE,
     KV_HOST,
-    KV_POOLS,
     ROOT,
-    STATE,
     STATE_DEVICE,
     STATE_HOST,
     NodeId,
     PageHash,
-    Pages,
     PoolName,
     ReceiptId,
     RequestId,
     TicketId,
 )
-from hicache_ref.vocabulary.keys import ChildKey, Key, PageKeys, pages_of
+from hicache_ref.vocabulary.keys import Key, pages_of
 from hicache_ref.vocabulary.profile import Profile
-
-
-class Row(NamedTuple):
-    """A node by value. What a look-up may change comes last: when it and its state were used."""
-
-    id: NodeId
-    parent: NodeId
-    key: PageKeys
-    extra: str | None
-    hashes: tuple[PageHash, ...]
-    device: Pages | None
-    host: Pages | None
-    lock: int
-    hits: int
-    priority: int
-    born: int
-    children: tuple[tuple[ChildKey, NodeId], ...]
-    device_state: Pages | None
-    host_state: Pages | None
-    state_lock: int
-    last: int
-    state_last: int
-
-    @property
-    def has_state(self) -> bool:
-        """Of a hybrid model: it has a state on some tier."""
-        return self.device_state is not None or self.host_state is not None
-
-
-NOWHERE = Row(-2, -2, (), None, (), None, None, 0, 0, 0, 0, (), None, None, 0, 0, 0)
-"""Stands for a parent that is not in the tree."""
-
-
-def copy_in(row: Row, pool: PoolName) -> Pages | None:
-    """The node's copy in this pool."""
-    if pool in KV_POOLS:
-        return row.device if pool == KV_DEVICE else row.host
-    return row.device_state if pool == STATE_DEVICE else row.host_state
-
 
 Part = Literal["nodes", "owners", "contents", "requests", "books", "receipts", "sums", "leaves", "policy", "storage"]
 PART: dict[Part, int] = {part: 1 << at for at, part in enumerate(get_args(Part))}
@@ -84,22 +43,6 @@ _S = TypeVar("_S", dict[Any, Any], set[NodeId])
 def _kept(new: _S, old: _S) -> _S:
     """The old one where nothing differs, else a copy of the new one."""
     return old if new == old else new.copy()
-
-
-def _rows(state: State) -> dict[NodeId, Row]:
-    make, rows = tuple.__new__, {}
-    for number, node in state.nodes.items():
-        at, children = node.at, node.children
-        rows[number] = make(
-            Row,
-            (
-                number, node.parent, node.key, node.extra, node.hashes, at.get(KV_DEVICE), at.get(KV_HOST),
-                node.locks[KV], node.hits, node.priority, node.born, tuple(children.items()) if children else (),
-                at.get(STATE_DEVICE), at.get(STATE_HOST), node.locks.get(STATE, 0), node.last[KV],
-                node.last.get(STATE, 0),
-            ),
-        )  # fmt: skip
-    return rows
 
 
 class View:
@@ -161,7 +104,7 @@ class View:
                 self._storage_pins = old._storage_pins
 
     def _take_nodes(self, state: State, old: "View") -> None:
-        rows = _rows(state)
+        rows = rows_of(state)
         if rows == old.row:
             self.row, self.pairs, self.rows, self.sums = old.row, old.pairs, old.rows, old.sums
             self._where, self._copies = old._where, old._copies

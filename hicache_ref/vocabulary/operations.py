@@ -327,5 +327,5 @@ STORAGE_OPERATIONS = frozenset(
 STATE_OPERATIONS = frozenset({"evict_state", "evict_host_state"})
 """Operations that need a hybrid model."""
 
-STATE_FIELDS = {"take_pages": "prefix", "load_back": "rid", "read_done": "state", "write_done": "states"}
-"""Fields of other operations that say nothing, by their default, unless the model is a hybrid one."""
+HYBRID_FIELDS = {"take_pages": "prefix", "load_back": "rid", "read_done": "state", "write_done": "states"}
+"""The fields of operations that say something in hybrid models only."""
