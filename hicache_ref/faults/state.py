@@ -97,7 +97,7 @@ class SplitSharesState(Model):
         return upper
 
 
-@plant_in_hybrid("split-under-copy-takes-state", "K6", OWN, expected=("HC-STATE-02", "HC-PAGE-06", "HC-PAGE-07"))
+@plant_in_hybrid("split-under-copy-takes-state", "K6", OWN, expected=("HC-STATE-02", "HC-STATE-07"))
 class SplitUnderCopyTakesState(Model):
     """A split while the node's state is copied to host hands what is being written to the upper half."""
 

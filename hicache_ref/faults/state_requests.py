@@ -1,5 +1,6 @@
 """Faults of the slot of a request: what is copied into it, when a pass may begin, and what becomes of it."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from hicache_ref.faults.catalogue import OWN, plant_in_hybrid
@@ -128,7 +129,7 @@ class AllStatesLockedCrashes(Model):
     SGLang: all cached states are held by running copies, and an assertion fails.
     """
 
-    def _no_slot(self) -> Refused:
+    def _no_slot(self, keepers: Iterable[str] = ()) -> Refused:
         """Nobody expected that."""
         raise ModelFault("no state slot")
 

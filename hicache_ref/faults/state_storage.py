@@ -97,7 +97,7 @@ class FetchedWithoutItsState(Model):
         self.release(STATE_HOST, record.states)
 
 
-@_plant("state-taken-for-read", "K12", "SG-31108", expected=("HC-XFER-10", "HC-STATE-31", "HC-PREF-06"))
+@_plant("state-taken-for-read", "K12", "SG-31108", expected="HC-STATE-36")
 class StateTakenForRead(Model):
     """A state that storage did not have counts as read where the last page was.
 
@@ -155,7 +155,7 @@ class StateNeverPut(Model):
         super().acknowledged(tuple(part for part in parts if part.component == KV))
 
 
-@_plant("state-believed-with-page", "K12", OWN, expected=("HC-STORE-12", "HC-STATE-34"))
+@_plant("state-believed-with-page", "K12", OWN, expected="HC-STATE-36")
 class StateBelievedWithPage(Model):
     """Where the last page of a node was put its state is believed stored too, and is never put."""
 

@@ -232,7 +232,7 @@ class CommitRules(PrefetchRules):
         assert isinstance(record, PrefetchAnswered)
         count = len(record.hashes)
         if record.rid is not None and count >= self.prefetch_threshold():
-            if not self.host_room(count, int(self.profile.state)):
+            if not self.host_room(count, int(self.profile.state and not record.states)):
                 # The state is that of the last page asked for: with fewer pages it would be of no use.
                 count = self.free_count(KV_HOST) if not self.profile.state else 0
                 self.facts.append("prefetch_truncated")

@@ -5,7 +5,7 @@ copy, a failure and a demotion do with it stands where the same is said of KV; h
 request's own slot, and what becomes of it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from hicache_ref.model.insert import InsertRules
@@ -100,12 +100,13 @@ class HybridRules(InsertRules):
             self.evict_state(self._short(STATE_DEVICE, states))
             if self._short(STATE_DEVICE, states):
                 self.facts.append("state_room_has_to_be_waited_for")
-                return self._no_slot()
+                return self._no_slot(self._keepers_of_leaves())
         return refused
 
-    def _no_slot(self) -> Refused:
+    def _no_slot(self, keepers: Iterable[str] = ()) -> Refused:
+        """Slots that were given up have to be waited for, and the keepers of leaves that could not go."""
         holders = set(self.holders_of_given_up(STATE_DEVICE).values())
-        return Refused(why="no state slot", wait_for=tuple(sorted(holders)))
+        return Refused(why="no state slot", wait_for=tuple(sorted(holders.union(keepers))))
 
     def host_room(self, count: int, states: int = 0) -> bool:
         """Also so many state slots."""

@@ -58,6 +58,12 @@ class PrefetchRules(StoreRules):
                 self._forget(record)
                 return Refused(why="host full")
             record = taken
+        elif self.profile.state and self.rules.prefetch_state == "submission":
+            if not self.host_room(0, 1):
+                self._forget(record)
+                return Refused(why="no state slot")
+            record = record.model_copy(update={"states": self._slot(record)})
+            self.storage.records[record.id] = record
         self._anchor(record, self.walk(pages[: found.length], op.key.extra).node)
         # tell
         prefix = self.told_prefix(record, 0)
@@ -150,7 +156,9 @@ class PrefetchRules(StoreRules):
 
     def _slot(self, record: Prefetch) -> Pages:
         """The prefetch has the state slot that a hybrid model needs for its last page."""
-        return self.take(STATE_HOST, 1, ("prefetch", record.id)) if self.profile.state else ()
+        if record.states or not self.profile.state:
+            return record.states
+        return self.take(STATE_HOST, 1, ("prefetch", record.id))
 
     # -- the worker's steps -----------------------------------------------------------------------------------------
 

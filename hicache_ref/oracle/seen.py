@@ -70,8 +70,9 @@ def seen(observation: Observation, profile: Profile, write_back: bool) -> Seen:
             raise SeenBroken("HC-TREE-01", f"segment {len(paths)} names parent {segment.parent}")
         prior, text, above = (None, "", None) if segment.parent < 0 else paths[segment.parent]
         _judge_segment(segment, above, profile, write_back)
-        paths.append(_file(result, segment, prior, text, profile))
-        result.above[paths[-1][0]] = above
+        filed = _file(result, segment, prior, text, profile)
+        paths.append(filed)
+        result.above[filed[0]] = above
     return result
 
 

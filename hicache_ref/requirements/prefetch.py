@@ -349,7 +349,8 @@ def _why_not(change: Change[ops.Prefetch, Any], wanted: int) -> str | None:
 
 def _needs_slot(view: View, anchor: set[NodeId]) -> bool:
     """Of a hybrid model, where room is taken first: no state slot on host is free or can be, but for the anchor's."""
-    if not view.states or view.rules.prefetch_allocation == "after" or view.pool(STATE_HOST).free:
+    first = view.rules.prefetch_allocation == "before" or view.rules.prefetch_state == "submission"
+    if not view.states or not first or view.pool(STATE_HOST).free:
         return False
     return anchor.issuperset(may_lose_state(view, STATE_HOST))
 

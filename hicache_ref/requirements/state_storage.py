@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hicache_ref.model.records import BackupEnded, PrefetchReading
 from hicache_ref.model.state import FREE
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.commits import committed, is_whole
@@ -10,7 +11,8 @@ from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.rows import NOWHERE
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import PageHash
-from hicache_ref.vocabulary.outcomes import Polled
+from hicache_ref.vocabulary.operations import ReadDone, WriteDone
+from hicache_ref.vocabulary.outcomes import Done, Polled
 
 AnyChange = Change[Any, Any]
 
@@ -93,3 +95,20 @@ def written_states_are_settled(view: View) -> int:
         if record.states and view.states[1].contents(record.states) != record.ends:
             raise Broken.because(f"{record.id} puts states {record.states}, which do not hold what it puts them under")
     return judged
+
+
+@step("HC-STATE-36", "read_done", "write_done")
+def states_are_as_reported(change: Change[ReadDone | WriteDone, Done]) -> int:
+    """A read has filled its slot if the state came, else it holds what it held; as many states count as put as were."""
+    op, before, after = change.op, change.before, change.after
+    was, now = before.storage.records.get(op.id), after.storage.records.get(op.id)
+    if isinstance(op, WriteDone):
+        if isinstance(now, BackupEnded) and now.states_done != op.states:
+            raise Broken.because(f"{op.states} states of {op.id} were put, {now.states_done} count as put")
+        return len(now.states) if isinstance(now, BackupEnded) else 0
+    if not isinstance(was, PrefetchReading) or not was.states:
+        return 0
+    expected = was.hashes[-1:] if op.state else before.states[1].contents(was.states)
+    if after.states[1].contents(was.states) != tuple(expected):
+        raise Broken.because(f"the state of {op.id} {'came' if op.state else 'did not come'}, its slot says otherwise")
+    return 1

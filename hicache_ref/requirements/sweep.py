@@ -85,6 +85,9 @@ class Sweep:
         """Leaves that left the tree with their host copy, for their state had none."""
 
         self.settled = {row.id for row in before.rows if not arrives_on_host(before, row)}
+        self.staged: set[NodeId] = set()
+        """Nodes into whose host copy the eviction has submitted a copy."""
+
         self.pins = set(before.storage_pins)
         opened = map(before.storage.prefetch, before.storage.open.values())
         self.anchors = {record.anchor for record in opened if record is not None}
@@ -120,6 +123,8 @@ class Sweep:
                     self.row[row.id] = row._replace(priority=max(row.priority, op.priority))
                 if at + 1 == len(row.hashes):
                     self.resident.add(row.id)
+                if row.hashes[-1] == self.change.hashes[-1]:
+                    self.row[row.id] = self.row[row.id]._replace(state_last=self.before.clock + 1)
         elif isinstance(op, Prefetch):
             found = self.before.cached(self.change.hashes)[: ends(self.before, self.change.hashes).best]
             self.pins.update([row.id for row, _ in found[-1:]])
@@ -179,12 +184,12 @@ class Sweep:
             return loose
         touched = self.before.pool(pool).touched
         slots = {row.id: (copy_in(row, pool) or (-1,))[0] for row in self.before.rows}
-        return {number for number in loose & self.settled - self.anchors if slots[number] not in touched}
+        return {number for number in loose - self.staged - self.anchors if slots[number] not in touched}
 
     # ---------------------------------------------------------------------------------------------------------------
 
     def _take(self, row: Row, pool: PoolName) -> None:
-        mine: Rank = (row.state_last,)
+        mine: Rank = (self.row[row.id].state_last,)
         if pool in self.states:
             may = self._may_lose_state(pool)
             least = min([(self.row[number].state_last,) for number in may], default=mine)
@@ -280,6 +285,7 @@ class Sweep:
                 self.protected.add(number)
             if self.before.rules.write_back_copy == "staged":
                 self.settled.discard(number)
+                self.staged.add(number)
             if now is None and (KV_HOST, row.hashes[-1]) not in self.change.what.victims:
                 self._doubt(number)
                 self._doubt_above(row.parent)

@@ -93,6 +93,9 @@ class Rules(Frozen):
     prefetch_allocation: Literal["after", "before"] = "after"
     """Whether a prefetch takes its host pages once the query is answered, or for all it asks for before."""
 
+    prefetch_state: Literal["pages", "submission"] = "pages"
+    """Whether a prefetch takes its state slot with its host pages, or in any case when it is asked for."""
+
     prefetch_clock: Literal["submission", "first_poll"] = "submission"
     """When the time of a prefetch begins: at submission, or when its request first asks in vain."""
 
@@ -340,9 +343,14 @@ RULES: dict[str, Rules] = {
     ),
     "sglang-0.5.16": Rules.model_validate(_HIRADIX | _PREFIXES | _IN_PROGRESS),
     "sglang-0.5.20": Rules.model_validate(_HIRADIX | _PREFIXES | {"hash_namespace": True}),
-    "sglang-himamba-0.5.10": Rules.model_validate(_HIMAMBA | _SPLIT_STATES | _EARLY | {"prefetch_timeout": "linear"}),
+    "sglang-himamba-0.5.10": Rules.model_validate(
+        _HIMAMBA
+        | _SPLIT_STATES
+        | _EARLY
+        | {"prefetch_capacity": "host_minus_device_clamped", "prefetch_timeout": "linear"}
+    ),
     "sglang-himamba-0.5.15": Rules.model_validate(_HIMAMBA | _SPLIT_STATES | _PREFIXES | _BEFORE_QUERY),
-    "sglang-himamba-0.5.16": Rules.model_validate(_HIMAMBA | _PREFIXES),
+    "sglang-himamba-0.5.16": Rules.model_validate(_HIMAMBA | _PREFIXES | {"prefetch_state": "submission"}),
     "sglang-0.5.23": Rules.model_validate(
         _SGLANG
         | {"lock_evicted": "count", "revive_counts_hit": True, "prefetch_clock": "first_poll"}

@@ -19,7 +19,7 @@ OFFER = Offer(
     cache_module="srt/mem_cache/hi_mamba_radix_cache.py",
     default=DEFAULT,
     root_of=lambda version, fetch: root_of(version, fetch=fetch),
-    choices={"storage": ("off", "file"), "events": ("on", "off"), "reset": ("idle", "anytime")},
+    choices={"storage": ("file", "off"), "events": ("on", "off"), "reset": ("idle", "anytime")},
     files={"tree": TREE, "controller": CONTROLLER},
 )
 
@@ -27,9 +27,9 @@ OFFER = Offer(
 def make(options: Mapping[str, str], fetch: bool, step_timeout: float) -> ProcessAdapter:
     """An adapter whose child process holds the caches of one release; the wheel is in the cache.
 
-    Options as those of `sglang_hiradix.make`, but that `storage` is off unless asked for, and `tree` is a file in place
-    of hi_mamba_radix_cache.py; given files take the places of the modules of 0.5.15 unless a version or source is
-    named. Raises AdapterError for what does not fit, and where the wheel cannot be had.
+    Options as those of `sglang_hiradix.make`; and `tree` is a file in place of hi_mamba_radix_cache.py. Given files
+    take the places of the modules of 0.5.15 unless a version or source is named. Raises AdapterError for what does not
+    fit, and where the wheel cannot be had.
     """
     if {"tree", "controller"} & options.keys() and not {"version", "source"} & options.keys():
         options = {"version": "0.5.15", **options}

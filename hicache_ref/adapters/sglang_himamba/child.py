@@ -21,7 +21,7 @@ class SglangHiMamba(SglangHiRadix):
     caller_kind = HybridCaller
     real = HYBRID_REAL
 
-    def fit(self, traits: HybridTraits) -> None:
+    def fit(self, traits: Any) -> None:
         """The modules are changed as far as they have to be."""
         fit(traits, self._clock, self._put_missing, self._put_missing_state)
 
@@ -29,7 +29,7 @@ class SglangHiMamba(SglangHiRadix):
         """Storage has the state, as if somebody else had put it there."""
         backend.set(f"{digest}.{self.traits().storage.PoolName.MAMBA}", self._stamps.flat_state(digest))
 
-    def described(self, traits: HybridTraits, version: str) -> Description:
+    def described(self, traits: Any, version: str) -> Description:
         """What these caches are and have."""
         return describe(traits, version, storage=self.setup.storage, events=self._publishes())
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from hicache_ref.adapters.sglang_himamba.traits import HybridTraits
 from hicache_ref.adapters.sglang_hiradix.engine import Engine, accepted
 from hicache_ref.adapters.sglang_hiradix.importing import PACKAGE
 from hicache_ref.adapters.sglang_hiradix.pages import LAYERS, Slots
@@ -32,6 +33,7 @@ _STATE_LAYERS = range(LAYERS, 2 * LAYERS)
 class HybridEngine(Engine):
     """A cache as `make` left it, of pages of one token. State slots are counted as the profile does."""
 
+    traits: HybridTraits
     layout = "page_first_direct"
     state_slots = Slots(1, 1)
     """Upstream keeps state slot 0 for padding; on host there is no such slot."""

@@ -23,7 +23,7 @@ def fit(
     fitting.fit(traits, clock, missing)
     traits.hybrid.Queue = StepQueue
     traits.hybrid.time = clock
-    _step_states(traits.storage, missing_state)
+    _step_states(traits.storage, missing_state, first=not traits.publishes_tiers)
     _shrink_state_pool(importlib.import_module(f"{PACKAGE}.srt.mem_cache.memory_pool_host").MambaPoolHost)
 
 
@@ -32,15 +32,26 @@ GET_STATES = "batch_get_v2"
 
 def put_states(backend: Any) -> None:
     """The states that the backend was asked to put last are in storage."""
-    later = vars(backend).pop("states_to_put", None)
-    if later is not None:
-        later()
+    _do_later(backend, "states_to_put")
 
 
-def _step_states(storage: Any, missing: Callable[[Any, str], None]) -> None:
-    """The calls of the backend that know of states stop too, but for the put, which is left for `put_states`."""
+def get_states(backend: Any) -> dict[str, list[bool]]:
+    """The states that the backend was asked to get before their pages are in place: which of them, by pool."""
+    return _do_later(backend, "states_to_get") or {}
+
+
+def _do_later(backend: Any, what: str) -> Any:
+    later = vars(backend).pop(what, None)
+    return None if later is None else later()
+
+
+def _step_states(storage: Any, missing: Callable[[Any, str], None], *, first: bool) -> None:
+    """The calls of the backend that know of states stop too, but for the put, which is left for `put_states`.
+
+    Where a state is read `first`, before its pages (0.5.10), that is left for `get_states`.
+    """
     backend = storage.HiCacheFile
-    put = backend.batch_set_v2
+    put, read = backend.batch_set_v2, backend.batch_get_v2
 
     def tell(method: Any, self: Any, pages: int, keys: list[str], *rest: Any, **given: Any) -> Any:
         hits = min(pages, len(keys))
@@ -59,8 +70,12 @@ def _step_states(storage: Any, missing: Callable[[Any, str], None]) -> None:
         self.states_to_put = partial(put, self, list(transfers))
         return {each.name: [True] * len(each.keys or ()) for each in transfers}
 
+    def get_later(self: Any, transfers: list[Any], *rest: Any, **given: Any) -> Any:
+        self.states_to_get = partial(get, read, self, 1, list(transfers))
+        return {each.name: [False] * len(each.keys or ()) for each in transfers}
+
     backend.batch_exists_v2 = stopping(backend.batch_exists_v2, "batch_exists_v2", tell)
-    backend.batch_get_v2 = stopping(backend.batch_get_v2, GET_STATES, get)
+    backend.batch_get_v2 = get_later if first else stopping(read, GET_STATES, get)
     backend.batch_set_v2 = later
 
 

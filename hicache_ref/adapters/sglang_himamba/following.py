@@ -2,6 +2,7 @@
 
 from hicache_ref.adapters.sglang_himamba.traits import HybridTraits
 from hicache_ref.adapters.sglang_hiradix import following
+from hicache_ref.adapters.sglang_hiradix.traits import Traits
 from hicache_ref.vocabulary.adapter import AdapterError, Description
 from hicache_ref.vocabulary.operations import STATE_OPERATIONS
 from hicache_ref.vocabulary.profile import Profile
@@ -20,7 +21,7 @@ def describe(traits: HybridTraits, version: str, *, storage: bool, events: bool)
     )  # fmt: skip
 
 
-def expect_followable(profile: Profile, traits: HybridTraits) -> None:
+def expect_followable(profile: Profile, traits: Traits) -> None:
     """The profile is a hybrid one, and else as of any cache. Raises AdapterError naming the first that does not fit."""
     if not profile.state:
         raise AdapterError(f"profile {profile.name}: state is False, expected True: every cache here has states")

@@ -4,6 +4,7 @@ The scheduler's part is played here: it allocates, evicts when room is short, fr
 the cache decides is asked of the cache. `storing` has the operations of storage.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from hicache_ref.adapters.sglang_hiradix.books import Books, Pass, Request, Watch
@@ -30,8 +31,8 @@ from hicache_ref.vocabulary.outcomes import (
 class Caller:
     """Each operation is one method of its name. What the books show to be wrong is `Invalid`."""
 
-    watch_kind = Watch
-    workers_kind = Workers
+    watch_kind: Callable[[Any, Books], Watch] = Watch
+    workers_kind: Callable[[Any, Books], Workers] = Workers
 
     def __init__(self, engine: Engine, stamps: Stamps) -> None:
         self.engine = engine

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,9 @@ _MEMORY_FOLDER = Path("/dev/shm")
 class SglangHiRadix:
     """An Adapter over the caches of one source tree; every reset makes a new one."""
 
-    traits_kind = Traits
-    engine_kind = Engine
-    caller_kind = ObservedCaller
+    traits_kind: type[Traits] = Traits
+    engine_kind: type[Engine] = Engine
+    caller_kind: Callable[[Any, Stamps], ObservedCaller] = ObservedCaller
     real = importing.REAL
 
     def __init__(self, setup: Setup) -> None:
@@ -73,7 +74,7 @@ class SglangHiRadix:
             self._traits = traits
         return self._traits
 
-    def fit(self, traits: Traits) -> None:
+    def fit(self, traits: Any) -> None:
         """The modules are changed as far as they have to be."""
         fit(traits, self._clock, self._put_missing)
 
@@ -91,7 +92,7 @@ class SglangHiRadix:
         version = self.setup.version or f"{self.setup.root} ({traits.described()})"
         return self.described(traits, version)
 
-    def described(self, traits: Traits, version: str) -> Description:
+    def described(self, traits: Any, version: str) -> Description:
         """What these caches are and have."""
         return describe(traits, version, storage=self.setup.storage, events=self._publishes())
 
