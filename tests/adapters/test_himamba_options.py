@@ -78,10 +78,8 @@ def test_a_tree_of_ones_own_takes_the_place_of_that_of_0_5_15(tmp_path: Path) ->
     """Goal: option tree, any suffix, a path as first line. Method: one that never evicts."""
     file = root_of("0.5.15", fetch=False) / "sglang" / "srt" / "mem_cache" / "hi_mamba_radix_cache.py"
     mine = tmp_path / "listed.txt"
-    text = file.read_text().replace(
-        "        if self.disable:\n            return EvictResult()", "        return EvictResult()"
-    )
-    mine.write_text(_LISTED + text)
+    guard = "        if self.disable:\n            return EvictResult()"
+    mine.write_text(_LISTED + file.read_text().replace(guard, "        return EvictResult()"))
     driven = Driven(tree=str(mine), storage="off")
     driven.insert(1)
     assert Evicted(freed=0) == driven(Evict(n=1))
