@@ -17,8 +17,8 @@ pytestmark = pytest.mark.peers
 
 LONGEST_TRACE = 20
 IDS_OF_0_5_15 = {
-    "split-hides-backup", "cascade-ends-eviction", "write-back-without-room", "load-leaks-slot",
-    "late-state-not-backed-up", "leaf-without-state", "double-free", "load-starts-elsewhere", "load-loses-source", "locked-leaf-is-evicted",
+    "split-hides-backup", "cascade-ends-eviction", "write-back-without-room", "load-leaks-slot", "leaf-without-state",
+    "late-state-not-backed-up", "double-free", "load-starts-elsewhere", "load-loses-source", "locked-leaf-is-evicted",
     "host-eviction-goes-on", "host-state-not-refreshed", "quota-ignored", "closed-prefetch-frees-slot",
     "commit-stamps-without-moving", "namespace-unhashed", "fetched-below-a-gap", "write-raises", "read-raises",
 }  # fmt: skip
