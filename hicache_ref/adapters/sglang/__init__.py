@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hicache_ref.adapters.sglang.recorder import LOOKING_SHARE, Recorder
-from hicache_ref.adapters.sglang.shape import RecordError, header_of, tree_of
-from hicache_ref.adapters.sglang.writing import TraceWriter
+from hicache_ref.adapters.sglang.shape import RecordError, header_of, shape_of, tree_of
+from hicache_ref.adapters.sglang_teller import Teller
+from hicache_ref.adapters.sglang_teller.writing import begun
 
 VARIABLE = "HICACHE_REF_RECORD"
 """The environment variable that says where to record to."""
@@ -25,7 +26,8 @@ def record(cache: Any, path: Path | str, *, look_every: int = 1000, looking_shar
     TraceError where the file cannot be written.
     """
     engine = tree_of(cache)
-    return Recorder(engine, TraceWriter(path, header_of(engine)), look_every, looking_share)
+    teller = Teller(begun(path, header_of(engine)), str(path), shape_of(engine))
+    return Recorder(engine, teller, look_every, looking_share)
 
 
 def record_if_asked(cache: Any) -> Recorder | None:

@@ -1,8 +1,8 @@
-"""The recorder: wraps the methods of a live cache, and writes what their calls amount to.
+"""The recorder: wraps the methods of a live cache, and hands over what their calls were.
 
-Methods are wrapped on the object, never on its class. Of calls within calls only the outermost is written; methods that
-are nothing but calls, as `cache_finished_req`, are not wrapped. Copies and storage work end in the trace when the
-scheduler learns of it. A fault of the recorder's own ends the recording and never reaches the server.
+Methods are wrapped on the object, never on its class. Of calls within calls only the outermost is recorded; methods that
+are nothing but calls, as `cache_finished_req`, are not wrapped. A fault of the recorder's own ends the recording and
+never reaches the server, nor does the server ever wait for the process that writes.
 """
 
 import time
@@ -10,17 +10,20 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
-from pydantic_core import to_json
-
-from hicache_ref.adapters.sglang import lines
 from hicache_ref.adapters.sglang.calls import CannotSay
+from hicache_ref.adapters.sglang.capture import Capture
 from hicache_ref.adapters.sglang.storing import StoringCalls
-from hicache_ref.adapters.sglang.writing import TraceWriter
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
+from hicache_ref.adapters.sglang_teller import LOST, Teller
+from hicache_ref.adapters.sglang_teller.ring import CLOSED, Behind
 from hicache_ref.trace import TraceError
 
-LOOKING_SHARE = 0.03
+LOOKING_SHARE = 0.02
 """Of the cache's own time, so much at most is spent on looking at the whole tree, unless somebody says otherwise."""
+
+CALLS_HELD = 128
+BYTES_HELD = 1 << 20
+"""So much is held back, at most, before it is handed over."""
 
 _QUEUES = (
     "prefetch_revoke_queue",
@@ -35,55 +38,62 @@ _RECORDED = "is_recorded"
 _UNSET = object()
 """Stands for what an object has from its class."""
 
-Before = Callable[..., Any]
-After = Callable[[Any, Any], None]
+Before = Callable[[Any, Any], Any]
+After = Callable[[Any, Any, Any, Any], None]
 
 
 class Recorder:
-    """Writes what happens to the cache of `engine`, until `close`, or until a call that the trace has no words for."""
+    """Records what happens to the cache of `engine`, until `close`, or until a call that the trace has no words for."""
 
-    def __init__(self, engine: Engine, writer: TraceWriter, look_every: int, looking_share: float) -> None:
+    def __init__(self, engine: Engine, teller: Teller, look_every: int, looking_share: float) -> None:
         self.ended: str | None = None
-        """Why nothing is written any more; None while it is."""
+        """Why nothing is recorded any more; None while it is."""
 
         self.cache_seconds = 0.0
         """What the recorded calls took, without the recorder."""
 
-        self.calls = StoringCalls(engine, writer)
+        self.teller_seconds = 0.0
+        """CPU time of the process that writes, known at the end."""
+
+        self._teller = teller
+        self._capture = Capture(engine, teller.ring)
+        self.calls = StoringCalls(self._capture)
         self._cache = engine.cache
-        self._writer = writer
         self._look_every, self._looking_share = look_every, looking_share
         self._next_look, self._looks_from = look_every, 0.0
-        self._inside = False
+        self._recorded = self._handed_over = 0
+        self._pass = False
+        """Whether calls pass unrecorded: they are within another, or nothing is recorded any more."""
+
         self._wrapped: list[tuple[Any, str, Any]] = []
         self._wrap_all()
 
     def _wrap_all(self) -> None:
         calls = self.calls
         self._watch(self._cache, "write_backup", calls.on_write)
-        for name, before, after in (
-            ("match_prefix", calls.before_match, calls.after_match),
-            ("inc_lock_ref", calls.before_lock, calls.after_lock),
-            ("dec_lock_ref", calls.before_lock, calls.after_unlock),
-            ("insert", calls.before_insert, calls.after_insert),
-            ("evict", calls.before_evict, calls.after_evict),
-            ("evict_host", calls.before_evict_host, calls.after_evict_host),
-            ("load_back", calls.before_load, calls.after_load),
-            ("check_hicache_events", calls.before_nothing, calls.after_poll),
-            ("flush_write_through_acks", calls.before_nothing, calls.after_poll),
-            ("writing_check", calls.before_nothing, calls.after_poll),
-            ("loading_check", calls.before_nothing, calls.after_poll),
-            ("reset", calls.before_nothing, calls.after_reset),
-            ("prefetch_from_storage", calls.before_prefetch, calls.after_prefetch),
-            ("check_prefetch_progress", calls.before_progress, calls.after_progress),
-            ("pop_prefetch_loaded_tokens", calls.before_progress, calls.after_pop),
-            ("release_aborted_request", calls.before_progress, calls.after_abort),
-            ("drain_storage_control_queues", calls.before_nothing, calls.after_poll),
-            ("attach_storage_backend", calls.before_nothing, self._after_attach),
-            ("detach_storage_backend", calls.before_nothing, calls.after_detach),
-            ("clear_storage_backend", calls.before_nothing, calls.after_clear),
+        for name, kind, before, after in (
+            ("match_prefix", "match", None, calls.after_match),
+            ("inc_lock_ref", "", None, calls.after_lock),
+            ("dec_lock_ref", "", None, calls.after_unlock),
+            ("insert", "insert", calls.before_insert, calls.after_insert),
+            ("evict", "evict", calls.before_evict, calls.after_evict),
+            ("evict_host", "evict_host", calls.before_evict_host, calls.after_evict_host),
+            ("load_back", "load", calls.before_load, calls.after_load),
+            ("check_hicache_events", "", None, calls.after_poll),
+            ("flush_write_through_acks", "", None, calls.after_poll),
+            ("writing_check", "", None, calls.after_poll),
+            ("loading_check", "", None, calls.after_poll),
+            ("reset", "", None, calls.after_reset),
+            ("prefetch_from_storage", "", calls.before_prefetch, calls.after_prefetch),
+            ("check_prefetch_progress", "", calls.before_progress, calls.after_progress),
+            ("pop_prefetch_loaded_tokens", "", calls.before_progress, calls.after_pop),
+            ("release_aborted_request", "", calls.before_progress, calls.after_abort),
+            ("drain_storage_control_queues", "", None, calls.after_poll),
+            ("attach_storage_backend", "", None, self._after_attach),
+            ("detach_storage_backend", "", None, calls.after_detach),
+            ("clear_storage_backend", "", None, calls.after_clear),
         ):
-            self._wrap(name, before, after)
+            self._wrap(name, kind, before, after)
         self._watch(self._cache, "_insert_helper_host", calls.on_host_insert)
         self._watch_storage()
 
@@ -105,12 +115,12 @@ class Recorder:
                 self._watch(queue, "get", partial(self._on_get, name))
 
     def _on_get(self, name: str, item: Any, *args: Any, **kwargs: Any) -> None:
-        if self._inside:
+        if self._pass:
             self.calls.on_get(name, item)
 
-    def _after_attach(self, noted: Any, result: Any) -> None:
+    def _after_attach(self, noted: Any, result: Any, args: Any, named: Any) -> None:
         self._watch_storage()
-        self.calls.after_attach(noted, result)
+        self.calls.after_attach(noted, result, args, named)
 
     def _stand_in(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
         original = getattr(owner, name, None)
@@ -121,31 +131,29 @@ class Recorder:
 
     # -- wrapping ---------------------------------------------------------------------------------------------------
 
-    def _wrap(self, name: str, before: Before, after: After) -> None:
+    def _wrap(self, name: str, kind: str, before: Before | None, after: After) -> None:
         original = getattr(self._cache, name, None)
         if original is None:
             return
+        clock, begin, finish = time.perf_counter, self._begin, self._finish
 
         @wraps(original)
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            if self._inside or self.ended is not None:
+            if self._pass:
                 return original(*args, **kwargs)
-            self._inside = True
-            self.calls.number += 1
+            self._pass = True
             try:
-                self._guarded(self.calls.begin)
-                noted = self._guarded(before, *args, **kwargs)
-                began = time.perf_counter()
-                try:
-                    result = original(*args, **kwargs)
-                except BaseException as error:
-                    self._guarded(self._broke_off, name, noted, error)
-                    raise
-                self.cache_seconds += time.perf_counter() - began
-                self._guarded(self._finish, after, noted, result)
+                noted = begin(before, args, kwargs)
+                began = clock()
+                result = original(*args, **kwargs)
+                self.cache_seconds += clock() - began
+                finish(after, noted, result, args, kwargs)
                 return result
+            except BaseException as error:
+                self._broke_off(name, kind, noted, error, args, kwargs)
+                raise
             finally:
-                self._inside = False
+                self._pass = self.ended is not None
 
         self._replace(self._cache, name, recorded)
 
@@ -158,7 +166,11 @@ class Recorder:
         @wraps(original)
         def watched(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            self._guarded(watcher, result, *args, **kwargs)
+            if self.ended is None:
+                try:
+                    watcher(result, *args, **kwargs)
+                except Exception as error:
+                    self._fail(error)
             return result
 
         self._replace(owner, name, watched)
@@ -167,56 +179,87 @@ class Recorder:
         self._wrapped.append((owner, name, owner.__dict__.get(name, _UNSET)))
         setattr(owner, name, by)
 
-    def _guarded(self, act: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What `act` returns. Its failure ends the recording."""
-        if self.ended is not None:
-            return None
-        try:
-            return act(*args, **kwargs)
-        except CannotSay as error:
-            self._end(str(error))
-        except Exception as error:
-            self._end(f"the recorder failed: {type(error).__name__}: {error}")
-        return None
+    # -- a call -----------------------------------------------------------------------------------------------------
 
-    def _finish(self, after: After, noted: Any, result: Any) -> None:
-        after(noted, result)
-        self.calls.settle()
-        if self._writer.steps >= self._next_look and self.cache_seconds >= self._looks_from:
+    def _begin(self, before: Before | None, args: Any, kwargs: Any) -> Any:
+        """What `before` noted. Its failure, as any here, ends the recording."""
+        try:
+            self.calls.begin()
+            return before(args, kwargs) if before is not None else None
+        except Exception as error:
+            self._fail(error)
+
+    def _finish(self, after: After, noted: Any, result: Any, args: Any, kwargs: Any) -> None:
+        if self.ended is not None:
+            return
+        try:
+            calls = self.calls
+            calls.over()
+            after(noted, result, args, kwargs)
+            calls.settle()
+            self._recorded += 1
+            if self._recorded - self._handed_over >= CALLS_HELD or self._capture.ring.pending_bytes() > BYTES_HELD:
+                self._hand_over()
+        except Exception as error:
+            self._fail(error)
+
+    def _hand_over(self) -> None:
+        """What was recorded is the other process's; now and then the whole tree is looked at."""
+        self._capture.forget_some()
+        if self._recorded >= self._next_look and self.cache_seconds >= self._looks_from:
             began = time.perf_counter()
-            self.calls.look()
+            nodes = self._capture.tree()
+            if nodes is not None:
+                self._capture.add(("look", *self._capture.look(nodes), self.calls.fetched()))
             took = time.perf_counter() - began
-            self._next_look = self._writer.steps + self._look_every
+            self._next_look = self._recorded + self._look_every
             self._looks_from = self.cache_seconds + took / self._looking_share
+        self._capture.ring.flush()
+        self._handed_over = self._recorded
+        said = self._teller.said()
+        if said is not None:
+            self.ended = said
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def _broke_off(self, name: str, noted: Any, error: BaseException) -> None:
+    def _broke_off(self, name: str, kind: str, noted: Any, error: BaseException, args: Any, named: Any) -> None:
         """The call raised: it is the last step."""
-        if isinstance(noted, tuple) and noted[0]:
-            self._writer.step(noted[0], lines.raised(error))
-            self._end(None)
+        if self.ended is not None:
+            return
+        text = f"{type(error).__name__}: {error}"
+        if kind == "match":
+            noted = self.calls.match(args, named)
+        if kind and noted is not None:
+            self._capture.add(("raised", text, kind, *noted))
+            self._end("a call raised", CLOSED)
         else:
-            self._end(f"{name} raised {type(error).__name__}: {error}")
+            self._end(f"{name} raised {text}")
 
-    def _end(self, why: str | None) -> None:
-        """Nothing more is written; the last line says why, unless the last step does."""
-        self.ended = why or "a call raised"
-        try:
-            if why is not None:
-                self._writer.end(to_json(why))
-            self._writer.close()
-        except TraceError as error:
-            self.ended = str(error)
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, CannotSay | Behind):
+            self._end(str(error))
+        else:
+            self._end(f"the recorder failed: {type(error).__name__}: {error}")
+
+    def _end(self, why: str, told: str | None = None) -> None:
+        """Nothing more is recorded; the trace says why, or `told`."""
+        if self.ended is None:
+            self.ended = why
+            try:
+                self._capture.ring.flush()
+            except Behind:
+                pass
+            self._teller.ring.end(told or why)
 
     def close(self) -> None:
-        """The file is complete, and the cache is as it was. Raises TraceError where there is no room for the rest."""
+        """The file is complete, and the cache is as it was, but for marks on its nodes. Raises TraceError."""
         for owner, name, before in reversed(self._wrapped):
             if before is _UNSET:
                 owner.__dict__.pop(name, None)
             else:
                 setattr(owner, name, before)
         self._wrapped.clear()
-        if self.ended is None:
-            self.ended = "closed"
-            self._writer.close()
+        self._end("closed", CLOSED)
+        said = self._teller.finished()
+        self.ended = said.get("ended", LOST) or self.ended
+        self.teller_seconds = said.get("seconds", 0.0)
