@@ -3,7 +3,7 @@
 What an operation is made of is in `sglang_teller.calls`, under the names that the records begin with.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from hicache_ref.adapters.sglang.capture import Capture
@@ -37,8 +37,10 @@ class Calls:
         self._submitted = False
         """Whether a copy to host was submitted in this call."""
 
-        self._live: tuple[set[int], set[int]] = set(), set()
-        """The nodes to host and to device of which copies are on their way."""
+        self._to_host: set[int] = set()
+        """The nodes of which copies to host are on their way."""
+
+        self._to_device: set[int] = set()
 
     # -- match and lock ---------------------------------------------------------------------------------------------
 
@@ -48,7 +50,7 @@ class Calls:
         device, host = found.last_device_node, found.last_host_node
         self.match(args, named)
         ends = capture.node(device), capture.node(host)
-        self.add(("match", capture.slots(found.device_indices), found.host_hit_length, *ends))
+        self.add((b"match", capture.slots(found.device_indices), found.host_hit_length, *ends))
 
     def match(self, args: Args, named: Named) -> Args:
         """The key that was asked for is recorded."""
@@ -60,13 +62,13 @@ class Calls:
         """Locks of the root are none."""
         node = args[0] if args else named["node"]
         if node.parent is not None:
-            self.add(("lock", self.capture.node(node)))
+            self.add((b"lock", self.capture.node(node)))
 
     def after_unlock(self, noted: None, result: Any, args: Args, named: Named) -> None:
         """As `after_lock`."""
         node = args[0] if args else named["node"]
         if node.parent is not None:
-            self.add(("unlock", self.capture.node(node)))
+            self.add((b"unlock", self.capture.node(node)))
 
     # -- insert -----------------------------------------------------------------------------------------------------
 
@@ -87,7 +89,7 @@ class Calls:
     def after_insert(self, noted: Args | None, result: Any, args: Args, named: Named) -> None:
         """How many tokens were there."""
         if noted is not None:
-            self.add(("insert", *noted, int(getattr(result, "prefix_len", result))))
+            self.add((b"insert", *noted, int(getattr(result, "prefix_len", result))))
 
     # -- room -------------------------------------------------------------------------------------------------------
 
@@ -98,7 +100,7 @@ class Calls:
     def after_evict(self, noted: Args | None, result: Any, args: Args, named: Named) -> None:
         """How much more is free."""
         if noted is not None:
-            self.add(("evict", noted[0], int(self.engine.allocator.available_size()) - noted[1]))
+            self.add((b"evict", noted[0], int(self.engine.allocator.available_size()) - noted[1]))
 
     def before_evict_host(self, args: Args, named: Named) -> Args | None:
         """As `before_evict`."""
@@ -107,7 +109,7 @@ class Calls:
     def after_evict_host(self, noted: Args | None, result: Any, args: Args, named: Named) -> None:
         """As `after_evict`."""
         if noted is not None:
-            self.add(("evict_host", noted[0], int(self.engine.host.available_size()) - noted[1]))
+            self.add((b"evict_host", noted[0], int(self.engine.host.available_size()) - noted[1]))
 
     def _asked(self, pool: Any, args: Args, named: Named) -> Args | None:
         pages = -(-int(given(args, named, "num_tokens")) // self.capture.size)
@@ -118,8 +120,8 @@ class Calls:
     def on_write(self, written: Any, node: Any, *rest: Any, **more: Any) -> None:
         """A copy of the node to host was submitted, within whatever call."""
         if written:
-            self.add(("write", self.capture.node(node)))
-            self._live[0].add(node.id)
+            self.add((b"write", self.capture.node(node)))
+            self._to_host.add(node.id)
             self._submitted = True
 
     def before_load(self, args: Args, named: Named) -> Args:
@@ -148,9 +150,9 @@ class Calls:
 
     def after_load(self, noted: Args, slots: Any, args: Args, named: Named) -> None:
         """How much is being loaded, or nothing."""
-        self.add(("load", *noted, None if slots is None else len(slots)))
+        self.add((b"load", *noted, None if slots is None else len(slots)))
         if slots is not None:
-            self._live[1].add(noted[0])
+            self._to_device.add(noted[0])
 
     # -- the end of a call ------------------------------------------------------------------------------------------
 
@@ -159,23 +161,24 @@ class Calls:
 
     def settle(self) -> None:
         """What the scheduler has learned in the last call is recorded."""
-        to_host, to_device = self._live
-        waits_host, waits_device = self.cache.ongoing_write_through, self.cache.ongoing_load_back
-        if self._submitted or len(to_host) != len(waits_host) or len(to_device) != len(waits_device):
-            host = [number for number in to_host if number not in waits_host]
-            device = [number for number in to_device if number not in waits_device]
-            to_host.difference_update(host)
-            to_device.difference_update(device)
-            self.add(("gone", host, device))
-            self._submitted = False
-            self.tell_news(always=bool(host or device))
-        else:
-            self.tell_news(always=False)
+        cache = self.cache
+        if (
+            self._submitted
+            or len(self._to_host) != len(cache.ongoing_write_through)
+            or len(self._to_device) != len(cache.ongoing_load_back)
+        ):
+            self._tell_gone(cache.ongoing_write_through, cache.ongoing_load_back)
 
-    def tell_news(self, *, always: bool) -> None:
-        """What the scheduler has learned of storage is recorded, and of copies where there was some."""
-        if always:
-            self.add(("news", ()))
+    def _tell_gone(self, waits_host: Container[int], waits_device: Container[int]) -> None:
+        host = [number for number in self._to_host if number not in waits_host]
+        device = [number for number in self._to_device if number not in waits_device]
+        self._to_host.difference_update(host)
+        self._to_device.difference_update(device)
+        self.add((b"gone", host, device))
+        self._submitted = False
+        if host or device:
+            self.tell_news()
 
-    def before_nothing(self, args: Args, named: Named) -> None:
-        """Nothing need be known beforehand."""
+    def tell_news(self) -> None:
+        """What a poll says is recorded: here, of copies alone."""
+        self.add((b"news", ()))

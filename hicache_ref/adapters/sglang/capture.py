@@ -13,7 +13,7 @@ import torch
 
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
 from hicache_ref.adapters.sglang_teller.nodes import ROOT, WHOLE, SentKey
-from hicache_ref.adapters.sglang_teller.ring import Record, Span, Writer
+from hicache_ref.adapters.sglang_teller.ring import Span, Writer
 
 _KEYS_KEPT = 64
 _TOKENS_KEPT = 1 << 20
@@ -38,7 +38,7 @@ class Capture:
         self.engine = engine
         self.cache = engine.cache
         self.ring = ring
-        self.add = ring.records.append
+        self.add = ring.records.extend
         self.size = engine.page_size
         self._round = next(_rounds)
         self._nodes = self._node_tokens = 0
@@ -66,7 +66,7 @@ class Capture:
         if len(given) != tokens:
             given = given[:tokens]
         sent = self._listed(given) if isinstance(given, list) else (WHOLE, 0, 0, self.ring.put(given))
-        self.add(("key", sent, getattr(key, "extra_key", None)))
+        self.add((b"key", sent, getattr(key, "extra_key", None)))
 
     def _listed(self, given: list[int]) -> SentKey:
         """A list, of which only that becomes bytes with which no earlier one of the same request begins.
@@ -118,7 +118,7 @@ class Capture:
         above, depth = (ROOT, 0) if node.parent is None else (node.id, node.recorded[1])
         for each in reversed(unknown):
             own = getattr(each.key, "token_ids", each.key)
-            self.add(("node", each.id, above, self._own(own, depth), getattr(each.key, "extra_key", None)))
+            self.add((b"node", each.id, above, self._own(own, depth), getattr(each.key, "extra_key", None)))
             above, depth = each.id, depth + len(own)
             each.recorded = self._round, depth
             self._node_tokens += len(own)
@@ -140,7 +140,7 @@ class Capture:
     def forget_some(self) -> None:
         """Where too many nodes are known, none is."""
         if self._nodes > _NODES_KNOWN or self._node_tokens > _NODE_TOKENS_KNOWN:
-            self.add(("forget",))
+            self.add((b"forget",))
             self.start_round()
 
     def start_round(self) -> None:
@@ -155,7 +155,7 @@ class Capture:
             node = node.children.get(self._child_key(key, at))
             if node is None or node.value is None:
                 break
-            self._send_slots(node, "pages", node.value, "recorded_device")
+            self._send_slots(node, b"pages", node.value, "recorded_device")
             found.append(node.id)
             at += len(node.key)
         return found
@@ -166,7 +166,7 @@ class Capture:
             return self._child_key_of(key[at : at + self.size])
         return key.child_key_at(at, self.size) if hasattr(key, "child_key_at") else key[at : at + self.size].child_key(self.size)
 
-    def _send_slots(self, node: Any, kind: str, slots: torch.Tensor, mark: str) -> None:
+    def _send_slots(self, node: Any, kind: bytes, slots: torch.Tensor, mark: str) -> None:
         """The node's slots are known. Whatever changes them gives it another tensor."""
         sent = node.__dict__.get(mark)
         if sent is None or sent[1] is not slots or sent[0] != self._round:
@@ -213,9 +213,9 @@ class Capture:
         for node in nodes:
             number, value, host = self.node(node), node.value, node.host_value
             if value is not None:
-                self._send_slots(node, "pages", value, "recorded_device")
+                self._send_slots(node, b"pages", value, "recorded_device")
             if host is not None:
-                self._send_slots(node, "host_pages", host, "recorded_host")
+                self._send_slots(node, b"host_pages", host, "recorded_host")
             above = ROOT if node.parent.parent is None else node.parent.id
             yield number, above, node.lock_ref > 0, value is not None, host is not None
 

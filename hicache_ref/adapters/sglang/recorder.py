@@ -21,9 +21,9 @@ from hicache_ref.trace import TraceError
 LOOKING_SHARE = 0.02
 """Of the cache's own time, so much at most is spent on looking at the whole tree, unless somebody says otherwise."""
 
-CALLS_HELD = 128
-BYTES_HELD = 1 << 20
-"""So much is held back, at most, before it is handed over."""
+RECORDS_HELD = 2048
+HELD_SECONDS = 0.1
+"""So much is held back, and so long where calls go on, before it is handed over."""
 
 _QUEUES = (
     "prefetch_revoke_queue",
@@ -55,13 +55,13 @@ class Recorder:
         self.teller_seconds = 0.0
         """CPU time of the process that writes, known at the end."""
 
-        self._teller = teller
+        self._teller, self._ring = teller, teller.ring
         self._capture = Capture(engine, teller.ring)
         self.calls = StoringCalls(self._capture)
         self._cache = engine.cache
         self._look_every, self._looking_share = look_every, looking_share
         self._next_look, self._looks_from = look_every, 0.0
-        self._recorded = self._handed_over = 0
+        self._made, self._due = 0, 0.0
         self._pass = False
         """Whether calls pass unrecorded: they are within another, or nothing is recorded any more."""
 
@@ -72,26 +72,26 @@ class Recorder:
         calls = self.calls
         self._watch(self._cache, "write_backup", calls.on_write)
         for name, kind, before, after in (
-            ("match_prefix", "match", None, calls.after_match),
-            ("inc_lock_ref", "", None, calls.after_lock),
-            ("dec_lock_ref", "", None, calls.after_unlock),
-            ("insert", "insert", calls.before_insert, calls.after_insert),
-            ("evict", "evict", calls.before_evict, calls.after_evict),
-            ("evict_host", "evict_host", calls.before_evict_host, calls.after_evict_host),
-            ("load_back", "load", calls.before_load, calls.after_load),
-            ("check_hicache_events", "", None, calls.after_poll),
-            ("flush_write_through_acks", "", None, calls.after_poll),
-            ("writing_check", "", None, calls.after_poll),
-            ("loading_check", "", None, calls.after_poll),
-            ("reset", "", None, calls.after_reset),
-            ("prefetch_from_storage", "", calls.before_prefetch, calls.after_prefetch),
-            ("check_prefetch_progress", "", calls.before_progress, calls.after_progress),
-            ("pop_prefetch_loaded_tokens", "", calls.before_progress, calls.after_pop),
-            ("release_aborted_request", "", calls.before_progress, calls.after_abort),
-            ("drain_storage_control_queues", "", None, calls.after_poll),
-            ("attach_storage_backend", "", None, self._after_attach),
-            ("detach_storage_backend", "", None, calls.after_detach),
-            ("clear_storage_backend", "", None, calls.after_clear),
+            ("match_prefix", b"match", None, calls.after_match),
+            ("inc_lock_ref", b"", None, calls.after_lock),
+            ("dec_lock_ref", b"", None, calls.after_unlock),
+            ("insert", b"insert", calls.before_insert, calls.after_insert),
+            ("evict", b"evict", calls.before_evict, calls.after_evict),
+            ("evict_host", b"evict_host", calls.before_evict_host, calls.after_evict_host),
+            ("load_back", b"load", calls.before_load, calls.after_load),
+            ("check_hicache_events", b"", None, calls.after_poll),
+            ("flush_write_through_acks", b"", None, calls.after_poll),
+            ("writing_check", b"", None, calls.after_poll),
+            ("loading_check", b"", None, calls.after_poll),
+            ("reset", b"", None, calls.after_reset),
+            ("prefetch_from_storage", b"", calls.before_prefetch, calls.after_prefetch),
+            ("check_prefetch_progress", b"", calls.before_progress, calls.after_progress),
+            ("pop_prefetch_loaded_tokens", b"", calls.before_progress, calls.after_pop),
+            ("release_aborted_request", b"", calls.before_progress, calls.after_abort),
+            ("drain_storage_control_queues", b"", None, calls.after_poll),
+            ("attach_storage_backend", b"", None, self._after_attach),
+            ("detach_storage_backend", b"", None, calls.after_detach),
+            ("clear_storage_backend", b"", None, calls.after_clear),
         ):
             self._wrap(name, kind, before, after)
         self._watch(self._cache, "_insert_helper_host", calls.on_host_insert)
@@ -131,29 +131,49 @@ class Recorder:
 
     # -- wrapping ---------------------------------------------------------------------------------------------------
 
-    def _wrap(self, name: str, kind: str, before: Before | None, after: After) -> None:
+    def _wrap(self, name: str, kind: bytes, before: Before | None, after: After) -> None:
         original = getattr(self._cache, name, None)
         if original is None:
             return
-        clock, begin, finish = time.perf_counter, self._begin, self._finish
+        calls, ring, clock = self.calls, self._ring, time.perf_counter
+        records, waited, notes, settle = ring.records, calls.waited, calls.threads.notes, calls.settle
 
         @wraps(original)
         def recorded(*args: Any, **kwargs: Any) -> Any:
             if self._pass:
                 return original(*args, **kwargs)
-            self._pass = True
+            self._pass, noted = True, None
             try:
-                noted = begin(before, args, kwargs)
-                began = clock()
+                if waited or notes:
+                    calls.begin()
+                if before is not None:
+                    noted = before(args, kwargs)
+            except Exception as error:
+                self._fail(error)
+            began = clock()
+            try:
                 result = original(*args, **kwargs)
-                self.cache_seconds += clock() - began
-                finish(after, noted, result, args, kwargs)
-                return result
             except BaseException as error:
                 self._broke_off(name, kind, noted, error, args, kwargs)
                 raise
-            finally:
-                self._pass = self.ended is not None
+            if self.ended is not None:
+                return result
+            now = clock()
+            self.cache_seconds += now - began
+            try:
+                if waited:
+                    calls.over()
+                after(noted, result, args, kwargs)
+                settle()
+                self._made += 1
+                if self._made >= self._next_look:
+                    self._look()
+                if len(records) > RECORDS_HELD or ring.is_full or (records and now > self._due):
+                    self._hand_over(now)
+            except Exception as error:
+                self._fail(error)
+            self._pass = self.ended is not None
+            return result
 
         self._replace(self._cache, name, recorded)
 
@@ -179,58 +199,37 @@ class Recorder:
         self._wrapped.append((owner, name, owner.__dict__.get(name, _UNSET)))
         setattr(owner, name, by)
 
-    # -- a call -----------------------------------------------------------------------------------------------------
-
-    def _begin(self, before: Before | None, args: Any, kwargs: Any) -> Any:
-        """What `before` noted. Its failure, as any here, ends the recording."""
-        try:
-            self.calls.begin()
-            return before(args, kwargs) if before is not None else None
-        except Exception as error:
-            self._fail(error)
-
-    def _finish(self, after: After, noted: Any, result: Any, args: Any, kwargs: Any) -> None:
-        if self.ended is not None:
-            return
-        try:
-            calls = self.calls
-            calls.over()
-            after(noted, result, args, kwargs)
-            calls.settle()
-            self._recorded += 1
-            if self._recorded - self._handed_over >= CALLS_HELD or self._capture.ring.pending_bytes() > BYTES_HELD:
-                self._hand_over()
-        except Exception as error:
-            self._fail(error)
-
-    def _hand_over(self) -> None:
-        """What was recorded is the other process's; now and then the whole tree is looked at."""
+    def _hand_over(self, now: float) -> None:
+        """What was recorded is the other process's."""
+        self._due = now + HELD_SECONDS
         self._capture.forget_some()
-        if self._recorded >= self._next_look and self.cache_seconds >= self._looks_from:
-            began = time.perf_counter()
-            nodes = self._capture.tree()
-            if nodes is not None:
-                self._capture.add(("look", *self._capture.look(nodes), self.calls.fetched()))
-            took = time.perf_counter() - began
-            self._next_look = self._recorded + self._look_every
-            self._looks_from = self.cache_seconds + took / self._looking_share
-        self._capture.ring.flush()
-        self._handed_over = self._recorded
+        self._ring.flush()
         said = self._teller.said()
         if said is not None:
             self.ended = said
 
+    def _look(self) -> None:
+        """The whole tree is looked at, if that is cheap enough and there is room for it."""
+        self._next_look = self._made + self._look_every
+        if self.cache_seconds < self._looks_from:
+            return
+        began = time.perf_counter()
+        nodes = self._capture.tree()
+        if nodes is not None:
+            self._capture.add((b"look", *self._capture.look(nodes), self.calls.fetched()))
+        self._looks_from = self.cache_seconds + (time.perf_counter() - began) / self._looking_share
+
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def _broke_off(self, name: str, kind: str, noted: Any, error: BaseException, args: Any, named: Any) -> None:
+    def _broke_off(self, name: str, kind: bytes, noted: Any, error: BaseException, args: Any, named: Any) -> None:
         """The call raised: it is the last step."""
         if self.ended is not None:
             return
         text = f"{type(error).__name__}: {error}"
-        if kind == "match":
+        if kind == b"match":
             noted = self.calls.match(args, named)
         if kind and noted is not None:
-            self._capture.add(("raised", text, kind, *noted))
+            self._capture.add((b"raised", text, kind, noted))
             self._end("a call raised", CLOSED)
         else:
             self._end(f"{name} raised {text}")
@@ -246,10 +245,10 @@ class Recorder:
         if self.ended is None:
             self.ended = why
             try:
-                self._capture.ring.flush()
+                self._ring.flush()
             except Behind:
                 pass
-            self._teller.ring.end(told or why)
+            self._ring.end(told or why)
 
     def close(self) -> None:
         """The file is complete, and the cache is as it was, but for marks on its nodes. Raises TraceError."""

@@ -23,14 +23,14 @@ class StoringCalls(Calls):
         self._fetches: dict[int, tuple[str, Any]] = {}
         """Request and operation of prefetches that have pages, or may have, by upstream's number."""
 
-        self._waited: set[int] = set()
+        self.waited: set[int] = set()
         """Those for which requests wait."""
 
         self._hosted: int = 0
         self._drained: list[tuple[str, Any]] = []
         """What the scheduler took from the controller's queues in this call, each with the name of the queue."""
 
-        self._untold = self._polled = self._has_closed = False
+        self._untold = self._has_news = self._has_closed = False
         if self.cache.enable_storage:
             self._attached()
 
@@ -38,8 +38,7 @@ class StoringCalls(Calls):
 
     def begin(self) -> None:
         """A call begins: what threads have done before is recorded, and who waits is known."""
-        self._polled = False
-        if self._waited:
+        if self.waited:
             self._close(within=False)
         if self.threads.notes:
             self._catch_up()
@@ -48,14 +47,14 @@ class StoringCalls(Calls):
         """Those are recorded for which nobody waits any more."""
         waiting = self.cache.ongoing_prefetch
         closed = []
-        for number in self._waited:
+        for number in self.waited:
             rid, operation = self._fetches[number]
             entry = waiting.get(rid)
             if entry is None or entry[-1] is not operation:
                 closed.append(number)
         if closed:
-            self._waited.difference_update(closed)
-            self.add(("closed", closed, within))
+            self.waited.difference_update(closed)
+            self.add((b"closed", closed, within))
             self._has_closed = within
             for number in closed:
                 operation = self._fetches[number][1]
@@ -64,8 +63,7 @@ class StoringCalls(Calls):
 
     def over(self) -> None:
         """A call has returned."""
-        if self._waited:
-            self._close(within=True)
+        self._close(within=True)
 
     def fetched(self) -> list[tuple[Any, ...]]:
         """Of each prefetch its pages, and how many of them are read."""
@@ -88,12 +86,12 @@ class StoringCalls(Calls):
         if isinstance(note, Asked):
             size = self.capture.size
             enough = note.hits * size >= max(self.cache.prefetch_threshold, size)
-            self.add(("asked", operation.id, note.hits, enough, note.raised))
+            self.add((b"asked", operation.id, note.hits, enough, note.raised))
         elif isinstance(note, Read):
             self._untold = True
-            self.add(("read", operation.id, note.pages, self._tail(operation) if note.ends else None, note.raised))
+            self.add((b"read", operation.id, note.pages, self._tail(operation) if note.ends else None, note.raised))
         else:
-            self.add(("written", operation.id, note.pages, note.raised))
+            self.add((b"written", operation.id, note.pages, note.raised))
 
     def _tail(self, operation: Any) -> tuple[int, ...]:
         """Pages that an ended read has not filled and its thread gives up; none where the scheduler does that."""
@@ -117,15 +115,15 @@ class StoringCalls(Calls):
         rid, key, before = noted
         entry = self.cache.ongoing_prefetch.get(rid)
         if entry is None or entry is before:
-            self.add(("prefetch", rid, *key, self._now(), None, 0))
+            self.add((b"prefetch", rid, *key, self._now(), None, 0))
             return
         operation = entry[-1]
         if len(self._fetches) >= _FETCHES_KEPT:
             raise CannotSay(f"more than {_FETCHES_KEPT} prefetches at a time")
         self._fetches[operation.id] = rid, operation
-        self._waited.add(operation.id)
+        self.waited.add(operation.id)
         now = round(operation.start_time * _MILLISECONDS)
-        self.add(("prefetch", rid, *key, now, operation.id, len(operation.token_ids)))
+        self.add((b"prefetch", rid, *key, now, operation.id, len(operation.token_ids)))
 
     def _now(self) -> int:
         return round(time.monotonic() * _MILLISECONDS)
@@ -140,7 +138,7 @@ class StoringCalls(Calls):
         """Whether it may go on, and what storage gave it."""
         counts = getattr(self.cache, "prefetch_loaded_tokens_by_reqid", None)
         counted = None if counts is None else counts.get(rid)
-        self.add(("progress", rid, self._now(), bool(done), counts is not None, counted, self._hosted))
+        self.add((b"progress", rid, self._now(), bool(done), counts is not None, counted, self._hosted))
 
     def on_host_insert(self, matched: Any, node: Any, key: Any, *rest: Any, **more: Any) -> None:
         """Fetched pages have gone into the tree."""
@@ -148,15 +146,15 @@ class StoringCalls(Calls):
 
     def after_pop(self, rid: str, result: Any, args: Args, named: Named) -> None:
         """Upstream has told what storage gave."""
-        self.add(("pop", rid))
+        self.add((b"pop", rid))
 
     def after_abort(self, rid: str, result: Any, args: Args, named: Named) -> None:
         """Nobody waits."""
-        self.add(("abort", rid))
+        self.add((b"abort", rid))
 
     def on_write_storage(self, result: Any, node: Any, *rest: Any, **more: Any) -> None:
         """A backup of the node was queued, within whatever call."""
-        self.add(("offer", self.capture.node(node), next(reversed(self.cache.ongoing_backup)), self._backed_up))
+        self.add((b"offer", self.capture.node(node), next(reversed(self.cache.ongoing_backup)), self._backed_up))
 
     def on_backup(self, operation_id: Any, host_indices: Any, *rest: Any, **more: Any) -> None:
         """So many pages go to storage."""
@@ -172,18 +170,23 @@ class StoringCalls(Calls):
 
     def after_poll(self, noted: None, result: Any, args: Args, named: Named) -> None:
         """The scheduler has looked in this call."""
-        self._polled = True
+        self._has_news = bool(self._drained or self._untold or self.threads.notes)
 
-    def tell_news(self, *, always: bool) -> None:
+    def settle(self) -> None:
         """As below; of storage only where the scheduler has looked."""
-        if always or (self._polled and (self._drained or self._untold or self.threads.notes)):
-            self._catch_up()
-            drained, self._drained = self._drained, []
-            self.add(("news", [(queue, self._said(queue, item)) for queue, item in drained]))
-            self._untold = False
+        super().settle()
+        if self._has_news:
+            self.tell_news()
         if self._has_closed:
-            self.add(("over",))
+            self.add((b"over",))
             self._has_closed = False
+
+    def tell_news(self) -> None:
+        """What a poll says is recorded, of copies and of storage."""
+        self._catch_up()
+        drained, self._drained = self._drained, []
+        self.add((b"news", [(queue, self._said(queue, item)) for queue, item in drained]))
+        self._untold = self._has_news = False
 
     def _said(self, queue: str, item: Any) -> Any:
         """What something from a queue says."""
@@ -201,7 +204,7 @@ class StoringCalls(Calls):
     def _attached(self) -> None:
         backend = str(getattr(self.engine.controller, "storage_backend_type", None) or "file")
         settings = settings_of(self.engine).model_dump(mode="json", exclude_defaults=True)
-        self.add(("attach", _BACKEND.get(backend, backend), settings))
+        self.add((b"attach", _BACKEND.get(backend, backend), settings))
 
     def after_attach(self, noted: None, result: tuple[bool, str], args: Args, named: Named) -> None:
         """Storage is attached."""
@@ -211,14 +214,14 @@ class StoringCalls(Calls):
     def after_detach(self, noted: None, result: tuple[bool, str], args: Args, named: Named) -> None:
         """Storage is gone, and with it all that was under way."""
         if result[0]:
-            self.add(("detach",))
+            self.add((b"detach",))
 
     def after_clear(self, noted: None, result: bool, args: Args, named: Named) -> None:
         """The store is empty."""
         if result:
-            self.add(("clear",))
+            self.add((b"clear",))
 
     def after_reset(self, noted: None, result: Any, args: Args, named: Named) -> None:
         """The cache is as new."""
-        self.add(("reset", self.fetched()))
+        self.add((b"reset", self.fetched()))
         self.capture.start_round()

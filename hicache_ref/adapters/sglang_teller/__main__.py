@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import time
+from inspect import signature
 
 from hicache_ref.adapters.sglang_teller import Job
 from hicache_ref.adapters.sglang_teller.nodes import CannotSay, Nodes, Shape
@@ -40,10 +41,17 @@ def tell(job: Job) -> str | None:
 
 
 def _tell_all(ring: Reader, calls: StoringCalls, writer: TraceWriter) -> None:
-    tellers = {name.removeprefix("on_"): getattr(calls, name) for name in dir(calls) if name.startswith("on_")}
+    tellers = {}
+    for name in dir(calls):
+        if name.startswith("on_"):
+            teller = getattr(calls, name)
+            tellers[name.removeprefix("on_").encode()] = teller, len(signature(teller).parameters)
     for records in ring.frames():
-        for kind, *given in records:
-            tellers[kind](*given)
+        at = 0
+        while at < len(records):
+            teller, count = tellers[records[at]]
+            teller(*records[at + 1 : at + 1 + count])
+            at += 1 + count
         writer.flush()
 
 
@@ -54,8 +62,7 @@ def main(words: list[str]) -> None:
         return
     gc.freeze()
     # It must not take the core from a server that has just woken it.
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    time.sleep(float(os.environ.get("XSLEEP", "0")))
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     why = tell(job)
     os.write(job.answer, json.dumps({"ended": why, "seconds": time.process_time()}).encode())
 

@@ -246,21 +246,21 @@ class Calls:
         self.nodes.forget()
         self.step(lines.op(b"reset"))
 
-    def on_raised(self, error: str, kind: str, *given: Any) -> None:
+    def on_raised(self, error: str, kind: bytes, given: Sequence[Any]) -> None:
         """The call raised: it is the last step."""
-        self.step(self._begun(kind, *given), lines.raised(error))
+        self.step(self._begun(kind, given), lines.raised(error))
 
-    def _begun(self, kind: str, *given: Any) -> bytes:
+    def _begun(self, kind: bytes, given: Sequence[Any]) -> bytes:
         """The operation of a call that did not end."""
-        if kind == "match":
+        if kind == b"match":
             return self._match()
-        if kind == "insert":
+        if kind == b"insert":
             slots, path, chunked, priority = given
             start, _ = self._brought(slots, path)
             return self._insert(self.name("i").encode(), self._key(), start, chunked, priority)
-        if kind == "load":
+        if kind == b"load":
             number, quota, outside = given
             self.sync_outside(outside)
             return self._load(number, quota)
-        return lines.op(kind.encode(), n=given[0])
+        return lines.op(kind, n=given[0])
 

@@ -13,6 +13,9 @@ from mmap import MAP_POPULATE, MAP_SHARED, mmap
 from typing import Any
 
 RING_BYTES = 1 << 26
+FULL_BYTES = 1 << 20
+"""Of a frame that is to be handed over, if not before."""
+
 _HEAD_BYTES = 4096
 _HEAD, _TAIL, _WHY_BYTES, _WHY = 0, 1, 2, 24
 _FRAME_WORDS = 3
@@ -24,9 +27,8 @@ _WORD = 8
 CLOSED = "closed"
 """What the writer says at a proper end."""
 
-Record = tuple[Any, ...]
 Span = tuple[int, int]
-"""Position and number of bytes in the ring."""
+"""Where bytes are in the ring, and how many."""
 
 
 class Behind(Exception):
@@ -64,8 +66,11 @@ class Writer(_Ring):
         self._first = ctypes.addressof(ctypes.c_char.from_buffer(self._map, _HEAD_BYTES))
         self._tail = 0
         self._begin_frame(0)
-        self.records: list[Record] = []
-        """Not handed over yet."""
+        self.is_full = False
+        """Whether it is time to hand over what is there."""
+
+        self.records: list[Any] = []
+        """What is not handed over yet, one record behind the other: its kind, and what belongs to it."""
 
     def _begin_frame(self, position: int) -> None:
         self._frame = _start(position, _FRAME_BYTES, self._size)
@@ -76,32 +81,31 @@ class Writer(_Ring):
         count = len(data) * getattr(data, "itemsize", 1)
         at = self._room(count)
         self._bytes[at : at + count] = data if isinstance(data, bytes) else memoryview(data).cast("B")
-        return self._next - count, count
+        return at, count
 
     def put_from(self, address: int, count: int) -> Span:
         """So many bytes from an address are in the ring. Raises Behind."""
         at = self._room(count)
         ctypes.memmove(self._first + at, address, count)
-        return self._next - count, count
+        return at, count
 
     def _room(self, count: int) -> int:
         """Where in the ring there are `count` bytes, which are taken, so that the next begin at a word."""
         start = _start(self._next + -self._next % _WORD, count, self._size)
         self._next = start + count
+        if self._next - self._frame > FULL_BYTES:
+            self.is_full = True
         if self._next - self._tail > self._size:
             self._tail = self._words[_TAIL]
             if self._next - self._tail > self._size:
                 raise Behind("the trace is incomplete: it was not written as fast as calls came")
         return start % self._size
 
-    def pending_bytes(self) -> int:
-        """So many bulky bytes are not handed over yet."""
-        return self._next - self._frame
-
     def flush(self) -> None:
         """All records are the reader's, whatever becomes of this process. Raises Behind."""
         span = self.put(marshal.dumps(self.records, _MARSHAL))
         self.records.clear()
+        self.is_full = False
         at = self._frame % self._size
         words = self._bytes[at : at + _FRAME_BYTES].cast("Q")
         words[0], words[1], words[2] = *span, self._next
@@ -134,7 +138,7 @@ class Reader(_Ring):
         self._bell = bell
         self._at = 0
 
-    def frames(self) -> Iterator[list[Record]]:
+    def frames(self) -> Iterator[list[Any]]:
         """Each list of records that was handed over; it ends when the writer has. Spans are good until the next one."""
         open_ = True
         while True:
@@ -146,18 +150,18 @@ class Reader(_Ring):
                 return
             open_ = open_ and bool(os.read(self._bell, 1 << 12))
 
-    def _frame(self) -> list[Record]:
+    def _frame(self) -> list[Any]:
         start = self._at % self._size
         words = self._bytes[start : start + _FRAME_BYTES].cast("Q")
         position, count, end = words
-        records: list[Record] = marshal.loads(self.bytes((position, count)))
+        records: list[Any] = marshal.loads(self.bytes((position, count)))
         self._at = _start(end + -end % _WORD, _FRAME_BYTES, self._size)
         return records
 
     def bytes(self, span: Span) -> memoryview:
         """What stands there."""
-        at = span[0] % self._size
-        return self._bytes[at : at + span[1]]
+        at, count = span
+        return self._bytes[at : at + count]
 
     def why(self) -> str | None:
         """What the writer said at its end, None where it said nothing."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from hicache_ref.adapters.sglang_hiradix.holding import Stage, pages_held
 from hicache_ref.adapters.sglang_teller import lines
@@ -31,17 +31,6 @@ class _Write:
     number: int
     pages: int
     done: int = 0
-
-
-class Progress(NamedTuple):
-    """What the scheduler was told of a prefetch: `counted` tokens are in upstream's books, `hosted` came just now."""
-
-    rid: str
-    now: int
-    done: bool
-    keeps_count: bool
-    counted: int | None
-    hosted: int
 
 
 class StoringCalls(Calls):
@@ -151,18 +140,17 @@ class StoringCalls(Calls):
         self._open.add(operation)
         self.step(op, lines.told(b"prefetching", id=name, pages=asked // self.shape.page_size))
 
-    def on_progress(self, *told: Any) -> None:
-        """Whether it may go on, and, once, what storage gave it."""
-        each = Progress(*told)
-        op = lines.op(b"progress", rid=each.rid, now=each.now)
-        if not each.done:
+    def on_progress(self, rid: str, now: int, done: bool, keeps_count: bool, counted: int | None, hosted: int) -> None:
+        """Whether it may go on, and, once, what storage gave it: `counted` upstream, or `hosted` just now, in tokens."""
+        op = lines.op(b"progress", rid=rid, now=now)
+        if not done:
             self.step(op, lines.told(b"progressed", done=False))
             return
-        loaded = each.hosted
-        if each.keeps_count:
-            loaded = 0 if each.rid in self._told_loaded else each.counted or 0
-            if each.counted is not None:
-                self._told_loaded.add(each.rid)
+        loaded = hosted
+        if keeps_count:
+            loaded = 0 if rid in self._told_loaded else counted or 0
+            if counted is not None:
+                self._told_loaded.add(rid)
         self._forget_closed()
         self.step(op, lines.told(b"progressed", done=True, loaded=loaded // self.shape.page_size))
 
