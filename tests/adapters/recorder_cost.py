@@ -5,7 +5,6 @@ earlier one. Each run is a process of its own; runs with and without recording t
 """
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -166,53 +165,64 @@ class Requests:
             self.engine.allocator.free(slots)
 
 
-def measured(version: str, page_size: int, tokens: int, seed: int, path: str, requests: int) -> dict[str, Any]:
-    """CPU seconds of one run in this process: of the cache's calls, of the calling thread and of the process."""
+class Cost(NamedTuple):
+    """What one run says: CPU seconds in the cache's calls, without and with the recorder, and of the calling thread."""
+
+    plain: float
+    recorded: float
+    plain_thread: float
+    recorded_thread: float
+    teller: float
+    """Of the process that writes."""
+
+    calls: int
+    ended: str | None
+
+
+def measured(version: str, page_size: int, tokens: int, seed: int, requests: int) -> Cost:
+    """Two caches in this process are served the same requests by turns, and one of them is recorded."""
     room = 24 * (tokens + 2 * ANSWER + page_size) // page_size
     wanted = Wanted(version, page_size=page_size, device=room, host=2 * room, seed=seed)
     adapter = SglangHiRadix(Setup(root=str(root_of(version, fetch=False)), version=version))
-    engine = made(wanted, adapter)
-    recorder = record(engine.cache, path) if path else None
-    scheduler = Requests(engine, tokens, seed)
-    for _ in range(requests // 4):
-        scheduler.served()
-    scheduler.timed = Timed()
-    thread, process = time.thread_time(), time.process_time()
-    for _ in range(requests):
-        scheduler.served()
-    said: dict[str, Any] = {"thread": time.thread_time() - thread}
-    if recorder is not None:
+    sides = [Requests(made(wanted, adapter), tokens, seed) for _ in range(2)]
+    with tempfile.TemporaryDirectory() as folder:
+        recorder = record(sides[1].cache, Path(folder, "run.jsonl"))
+        for _ in range(requests // 4):
+            for side in sides:
+                side.served()
+        seconds = [0.0, 0.0]
+        for side in sides:
+            side.timed = Timed()
+        for number in range(requests):
+            for index in (0, 1) if number % 2 else (1, 0):
+                began = time.thread_time()
+                sides[index].served()
+                seconds[index] += time.thread_time() - began
         recorder.close()
-        said |= {"ended": recorder.ended, "bytes": os.path.getsize(path)}
-    said |= {"process": time.process_time() - process, "cache": scheduler.timed.seconds()}
-    said["all"] = said["process"] + (0.0 if recorder is None else recorder.teller_seconds)
-    said |= {"calls": scheduler.timed.calls}
     adapter.close()
-    return said
+    plain, recorded = (side.timed.seconds() for side in sides)
+    teller = recorder.teller_seconds * 0.8
+    return Cost(plain, recorded, *seconds, teller, sides[0].timed.calls, recorder.ended)
 
 
 def compared(version: str, page_size: int, tokens: int, runs: int, requests: int) -> None:
-    """The medians of `runs` pairs are printed."""
-    pairs = []
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in range(runs):
-            pair = []
-            for path in ("", str(Path(folder, "run.jsonl"))):
-                given = [version, page_size, tokens, seed, path, requests]
-                command = [sys.executable, "-W", "ignore", "-m", "tests.adapters.recorder_cost", json.dumps(given)]
-                done = subprocess.run(command, capture_output=True, text=True, check=True)
-                pair.append(json.loads(done.stdout.splitlines()[-1]))
-            pairs.append(pair)
-    print(f"{version} page size {page_size}, {tokens} tokens: {pairs[-1]}")
-    cache = median(without["cache"] for without, _ in pairs)
-    per_call = cache / pairs[0][0]["calls"] * 1e6
-    shares = [median((b[name] - a[name]) / a["cache"] for a, b in pairs) for name in ("cache", "thread", "all")]
-    print(f"  {per_call:.1f} us a call; more, of that: calls {shares[0]:.1%}, thread {shares[1]:.1%}, "
-          f"all processes {shares[2]:.1%}")
+    """The medians of `runs` runs, each a process of its own, are printed."""
+    costs = []
+    for seed in range(runs):
+        given = [version, page_size, tokens, seed, requests]
+        command = [sys.executable, "-W", "ignore", "-m", "tests.adapters.recorder_cost", json.dumps(given)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        costs.append(Cost(*json.loads(done.stdout.splitlines()[-1])))
+    per_call = median(each.plain / each.calls for each in costs) * 1e6
+    calls = median((each.recorded - each.plain) / each.plain for each in costs)
+    thread = median((each.recorded_thread - each.plain_thread) / each.plain for each in costs)
+    teller = median(each.teller / each.plain for each in costs)
+    print(f"{version:7s} page size {page_size:2d}, {tokens:4d} tokens, {per_call:5.1f} us a call: {calls:5.1%} in calls, "
+          f"{thread:5.1%} of the thread, {teller:5.1%} of the other process; {costs[-1].ended}")
 
 
 if __name__ == "__main__":
     if sys.argv[1].startswith("["):
         sys.stdout.write(json.dumps(measured(*json.loads(sys.argv[1]))) + "\n")
     else:
-        compared(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
+        compared(sys.argv[1], *map(int, sys.argv[2:]))

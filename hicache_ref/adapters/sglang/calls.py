@@ -34,13 +34,13 @@ class Calls:
         self.engine = capture.engine
         self.cache = capture.cache
         self.add = capture.add
-        self._submitted = False
-        """Whether a copy to host was submitted in this call."""
+        self.submitted: list[int] = []
+        """The nodes of which a copy to host was submitted in this call."""
 
-        self._to_host: set[int] = set()
+        self.to_host: set[int] = set()
         """The nodes of which copies to host are on their way."""
 
-        self._to_device: set[int] = set()
+        self.to_device: set[int] = set()
 
     # -- match and lock ---------------------------------------------------------------------------------------------
 
@@ -57,18 +57,6 @@ class Calls:
         key = given(args, named, "key")
         self.capture.key(key, self.capture.whole(key))
         return ()
-
-    def after_lock(self, noted: None, result: Any, args: Args, named: Named) -> None:
-        """Locks of the root are none."""
-        node = args[0] if args else named["node"]
-        if node.parent is not None:
-            self.add((b"lock", self.capture.node(node)))
-
-    def after_unlock(self, noted: None, result: Any, args: Args, named: Named) -> None:
-        """As `after_lock`."""
-        node = args[0] if args else named["node"]
-        if node.parent is not None:
-            self.add((b"unlock", self.capture.node(node)))
 
     # -- insert -----------------------------------------------------------------------------------------------------
 
@@ -120,9 +108,10 @@ class Calls:
     def on_write(self, written: Any, node: Any, *rest: Any, **more: Any) -> None:
         """A copy of the node to host was submitted, within whatever call."""
         if written:
-            self.add((b"write", self.capture.node(node)))
-            self._to_host.add(node.id)
-            self._submitted = True
+            number = self.capture.node(node)
+            self.add((b"write", number))
+            self.to_host.add(number)
+            self.submitted.append(number)
 
     def before_load(self, args: Args, named: Named) -> Args:
         """The node, how much may be loaded, less than upstream says by what it pins itself, and what is outside."""
@@ -152,32 +141,25 @@ class Calls:
         """How much is being loaded, or nothing."""
         self.add((b"load", *noted, None if slots is None else len(slots)))
         if slots is not None:
-            self._to_device.add(noted[0])
+            self.to_device.add(noted[0])
 
     # -- the end of a call ------------------------------------------------------------------------------------------
-
-    def after_poll(self, noted: None, result: Any, args: Args, named: Named) -> None:
-        """What had ended is known now: `settle` finds it."""
 
     def settle(self) -> None:
         """What the scheduler has learned in the last call is recorded."""
         cache = self.cache
-        if (
-            self._submitted
-            or len(self._to_host) != len(cache.ongoing_write_through)
-            or len(self._to_device) != len(cache.ongoing_load_back)
-        ):
+        if self.submitted or self.to_host or self.to_device:
             self._tell_gone(cache.ongoing_write_through, cache.ongoing_load_back)
 
     def _tell_gone(self, waits_host: Container[int], waits_device: Container[int]) -> None:
-        host = [number for number in self._to_host if number not in waits_host]
-        device = [number for number in self._to_device if number not in waits_device]
-        self._to_host.difference_update(host)
-        self._to_device.difference_update(device)
-        self.add((b"gone", host, device))
-        self._submitted = False
+        host = [number for number in self.to_host if number not in waits_host]
+        device = [number for number in self.to_device if number not in waits_device]
         if host or device:
+            self.to_host.difference_update(host)
+            self.to_device.difference_update(device)
+            self.add((b"gone", host, device, [number for number in self.submitted if number in host]))
             self.tell_news()
+        self.submitted.clear()
 
     def tell_news(self) -> None:
         """What a poll says is recorded: here, of copies alone."""

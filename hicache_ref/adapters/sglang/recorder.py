@@ -8,6 +8,7 @@ never reaches the server, nor does the server ever wait for the process that wri
 import time
 from collections.abc import Callable
 from functools import partial, wraps
+from itertools import count
 from typing import Any
 
 from hicache_ref.adapters.sglang.calls import CannotSay
@@ -22,8 +23,9 @@ LOOKING_SHARE = 0.02
 """Of the cache's own time, so much at most is spent on looking at the whole tree, unless somebody says otherwise."""
 
 RECORDS_HELD = 2048
-HELD_SECONDS = 0.1
-"""So much is held back, and so long where calls go on, before it is handed over."""
+CALLS_HELD = 256
+IDLE_POLLS = 1024
+"""So much is held back before it is handed over, and that for so many polls that find nothing."""
 
 _QUEUES = (
     "prefetch_revoke_queue",
@@ -61,7 +63,7 @@ class Recorder:
         self._cache = engine.cache
         self._look_every, self._looking_share = look_every, looking_share
         self._next_look, self._looks_from = look_every, 0.0
-        self._made, self._due = 0, 0.0
+        self._made, self._next_hand_over = 0, CALLS_HELD
         self._pass = False
         """Whether calls pass unrecorded: they are within another, or nothing is recorded any more."""
 
@@ -71,24 +73,22 @@ class Recorder:
     def _wrap_all(self) -> None:
         calls = self.calls
         self._watch(self._cache, "write_backup", calls.on_write)
+        self._wrap_lock("inc_lock_ref", b"lock")
+        self._wrap_lock("dec_lock_ref", b"unlock")
+        for name in ("check_hicache_events", "flush_write_through_acks", "writing_check", "loading_check",
+                     "drain_storage_control_queues"):  # fmt: skip
+            self._wrap_poll(name)
         for name, kind, before, after in (
             ("match_prefix", b"match", None, calls.after_match),
-            ("inc_lock_ref", b"", None, calls.after_lock),
-            ("dec_lock_ref", b"", None, calls.after_unlock),
             ("insert", b"insert", calls.before_insert, calls.after_insert),
             ("evict", b"evict", calls.before_evict, calls.after_evict),
             ("evict_host", b"evict_host", calls.before_evict_host, calls.after_evict_host),
             ("load_back", b"load", calls.before_load, calls.after_load),
-            ("check_hicache_events", b"", None, calls.after_poll),
-            ("flush_write_through_acks", b"", None, calls.after_poll),
-            ("writing_check", b"", None, calls.after_poll),
-            ("loading_check", b"", None, calls.after_poll),
             ("reset", b"", None, calls.after_reset),
             ("prefetch_from_storage", b"", calls.before_prefetch, calls.after_prefetch),
             ("check_prefetch_progress", b"", calls.before_progress, calls.after_progress),
             ("pop_prefetch_loaded_tokens", b"", calls.before_progress, calls.after_pop),
             ("release_aborted_request", b"", calls.before_progress, calls.after_abort),
-            ("drain_storage_control_queues", b"", None, calls.after_poll),
             ("attach_storage_backend", b"", None, self._after_attach),
             ("detach_storage_backend", b"", None, calls.after_detach),
             ("clear_storage_backend", b"", None, calls.after_clear),
@@ -115,7 +115,7 @@ class Recorder:
                 self._watch(queue, "get", partial(self._on_get, name))
 
     def _on_get(self, name: str, item: Any, *args: Any, **kwargs: Any) -> None:
-        if self._pass:
+        if self._pass and self.ended is None:
             self.calls.on_get(name, item)
 
     def _after_attach(self, noted: Any, result: Any, args: Any, named: Any) -> None:
@@ -132,11 +132,12 @@ class Recorder:
     # -- wrapping ---------------------------------------------------------------------------------------------------
 
     def _wrap(self, name: str, kind: bytes, before: Before | None, after: After) -> None:
+        """Calls of the method are recorded; of one of a `kind` that raises, what it was given."""
         original = getattr(self._cache, name, None)
         if original is None:
             return
-        calls, ring, clock = self.calls, self._ring, time.perf_counter
-        records, waited, notes, settle = ring.records, calls.waited, calls.threads.notes, calls.settle
+        calls, clock, finish = self.calls, time.perf_counter, self._finish
+        waited, notes = calls.waited, calls.threads.notes
 
         @wraps(original)
         def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -156,26 +157,57 @@ class Recorder:
             except BaseException as error:
                 self._broke_off(name, kind, noted, error, args, kwargs)
                 raise
-            if self.ended is not None:
-                return result
-            now = clock()
-            self.cache_seconds += now - began
-            try:
-                if waited:
-                    calls.over()
-                after(noted, result, args, kwargs)
-                settle()
-                self._made += 1
-                if self._made >= self._next_look:
-                    self._look()
-                if len(records) > RECORDS_HELD or ring.is_full or (records and now > self._due):
-                    self._hand_over(now)
-            except Exception as error:
-                self._fail(error)
-            self._pass = self.ended is not None
+            self.cache_seconds += clock() - began
+            finish(after, noted, result, args, kwargs)
             return result
 
         self._replace(self._cache, name, recorded)
+
+    def _wrap_poll(self, name: str) -> None:
+        """As `_wrap`. Most polls find nothing, and there are many."""
+        original = getattr(self._cache, name, None)
+        if original is None:
+            return
+        calls, finish, after = self.calls, self._finish, self.calls.after_poll
+        news = (calls.to_host, calls.to_device, calls.waited, calls.threads.notes, calls.drained, calls.untold)
+        records, idle = self._ring.records, count(1)
+
+        @wraps(original)
+        def polled(*args: Any, **kwargs: Any) -> Any:
+            if self._pass:
+                return original(*args, **kwargs)
+            if (calls.waited or calls.threads.notes) and self._begin():
+                return original(*args, **kwargs)
+            self._pass = True
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                self._broke_off(name, b"", None, error, args, kwargs)
+                raise
+            if any(news) or (records and not next(idle) % IDLE_POLLS):
+                finish(after, None, result, args, kwargs)
+            else:
+                self._pass = False
+            return result
+
+        self._replace(self._cache, name, polled)
+
+    def _wrap_lock(self, name: str, kind: bytes) -> None:
+        """As `_wrap`. Locks are short, and call nothing that is recorded."""
+        original = getattr(self._cache, name)
+        add, number_of = self._capture.add, self._capture.node
+
+        @wraps(original)
+        def locked(node: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(node, *args, **kwargs)
+            if not self._pass and node.parent is not None:
+                try:
+                    add((kind, number_of(node)))
+                except Exception as error:
+                    self._fail(error)
+            return result
+
+        self._replace(self._cache, name, locked)
 
     def _watch(self, owner: Any, name: str, watcher: Callable[..., None]) -> None:
         """Whenever `name` of `owner` has returned, within other calls too, `watcher(result, *args)` is called."""
@@ -199,9 +231,36 @@ class Recorder:
         self._wrapped.append((owner, name, owner.__dict__.get(name, _UNSET)))
         setattr(owner, name, by)
 
-    def _hand_over(self, now: float) -> None:
+    def _begin(self) -> bool:
+        """What happened between calls is recorded; or why that cannot be."""
+        try:
+            self.calls.begin()
+        except Exception as error:
+            self._fail(error)
+        return self._pass
+
+    def _finish(self, after: After, noted: Any, result: Any, args: Any, kwargs: Any) -> None:
+        """A call has returned and is recorded. A failure of the recorder's ends the recording."""
+        if self.ended is not None:
+            return
+        calls, ring = self.calls, self._ring
+        try:
+            if calls.waited:
+                calls.over()
+            after(noted, result, args, kwargs)
+            calls.settle()
+            self._made += 1
+            if self._made >= self._next_look:
+                self._look()
+            if len(ring.records) > RECORDS_HELD or ring.is_full or self._made >= self._next_hand_over:
+                self._hand_over()
+        except Exception as error:
+            self._fail(error)
+        self._pass = self.ended is not None
+
+    def _hand_over(self) -> None:
         """What was recorded is the other process's."""
-        self._due = now + HELD_SECONDS
+        self._next_hand_over = self._made + CALLS_HELD
         self._capture.forget_some()
         self._ring.flush()
         said = self._teller.said()
@@ -243,7 +302,7 @@ class Recorder:
     def _end(self, why: str, told: str | None = None) -> None:
         """Nothing more is recorded; the trace says why, or `told`."""
         if self.ended is None:
-            self.ended = why
+            self.ended, self._pass = why, True
             try:
                 self._ring.flush()
             except Behind:

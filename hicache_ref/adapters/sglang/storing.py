@@ -27,10 +27,13 @@ class StoringCalls(Calls):
         """Those for which requests wait."""
 
         self._hosted: int = 0
-        self._drained: list[tuple[str, Any]] = []
+        self.drained: list[tuple[str, Any]] = []
         """What the scheduler took from the controller's queues in this call, each with the name of the queue."""
 
-        self._untold = self._has_news = self._has_closed = False
+        self.untold: list[int] = []
+        """Prefetches of which batches were read that the scheduler has not been told of."""
+
+        self._has_closed = False
         if self.cache.enable_storage:
             self._attached()
 
@@ -88,7 +91,7 @@ class StoringCalls(Calls):
             enough = note.hits * size >= max(self.cache.prefetch_threshold, size)
             self.add((b"asked", operation.id, note.hits, enough, note.raised))
         elif isinstance(note, Read):
-            self._untold = True
+            self.untold.append(operation.id)
             self.add((b"read", operation.id, note.pages, self._tail(operation) if note.ends else None, note.raised))
         else:
             self.add((b"written", operation.id, note.pages, note.raised))
@@ -166,17 +169,17 @@ class StoringCalls(Calls):
 
     def on_get(self, queue: str, item: Any) -> None:
         """The scheduler has taken something from a queue of the controller."""
-        self._drained.append((queue, item))
+        self.drained.append((queue, item))
 
     def after_poll(self, noted: None, result: Any, args: Args, named: Named) -> None:
-        """The scheduler has looked in this call."""
-        self._has_news = bool(self._drained or self._untold or self.threads.notes)
+        """The scheduler has looked: what it has learned of storage is recorded."""
+        super().settle()
+        if self.drained or self.untold or self.threads.notes:
+            self.tell_news()
 
     def settle(self) -> None:
-        """As below; of storage only where the scheduler has looked."""
+        """As below; and that the call is over, if that is of interest."""
         super().settle()
-        if self._has_news:
-            self.tell_news()
         if self._has_closed:
             self.add((b"over",))
             self._has_closed = False
@@ -184,9 +187,9 @@ class StoringCalls(Calls):
     def tell_news(self) -> None:
         """What a poll says is recorded, of copies and of storage."""
         self._catch_up()
-        drained, self._drained = self._drained, []
-        self.add((b"news", [(queue, self._said(queue, item)) for queue, item in drained]))
-        self._untold = self._has_news = False
+        self.add((b"news", [(queue, self._said(queue, item)) for queue, item in self.drained]))
+        self.drained.clear()
+        self.untold.clear()
 
     def _said(self, queue: str, item: Any) -> Any:
         """What something from a queue says."""

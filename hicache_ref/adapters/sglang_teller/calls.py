@@ -182,7 +182,7 @@ class Calls:
 
     def on_write(self, number: int) -> None:
         """A copy of the node to host was submitted, within whatever call."""
-        self.copies.submitted("host", number, *self.nodes.name_of(number), fresh=True)
+        self.copies.submitted("host", number, *self.nodes.name_of(number))
 
     def on_load(self, number: int, quota: int | None, outside: int, loaded: int | None) -> None:
         """A copy to device under its name, or none."""
@@ -197,9 +197,9 @@ class Calls:
     def _load(self, number: int, quota: int | None) -> bytes:
         return lines.op(b"load_back", key=self.nodes.text(number), quota=quota)
 
-    def on_gone(self, host: Sequence[int], device: Sequence[int]) -> None:
+    def on_gone(self, host: Sequence[int], device: Sequence[int], at_once: Sequence[int]) -> None:
         """A call is over: the cache does not wait for the copies of these nodes any more."""
-        self._gone = self.copies.applied(host, device)
+        self._gone = self.copies.applied(host, device, at_once)
         ended = [*self._gone[0], *self._gone[1]]
         self._end(self.copies.to_end(ended))
         self.copies.forget(ended)

@@ -12,8 +12,6 @@ Direction = Literal["host", "device"]
 class _Copy(NamedTuple):
     to: Direction
     node: int
-    fresh: bool
-    """Whether it was submitted within the call that is not over yet."""
 
 
 class Copies:
@@ -23,23 +21,26 @@ class Copies:
         self._live: dict[TicketId, _Copy] = {}
         self._ended: set[TicketId] = set()
 
-    def submitted(self, to: Direction, node: int, text: str, tokens: int, *, fresh: bool = False) -> TicketId:
+    def submitted(self, to: Direction, node: int, text: str, tokens: int) -> TicketId:
         """The name of a copy that ends at this node, whose key has this text."""
         name = handle_of("h" if to == "host" else "d", text, tokens, self._live)
-        self._live[name] = _Copy(to, node, fresh)
+        self._live[name] = _Copy(to, node)
         return name
 
-    def applied(self, host: Sequence[int], device: Sequence[int]) -> tuple[list[TicketId], list[TicketId]]:
-        """A call is over, and copies of these nodes are not waited for. Those of that very call had no name."""
+    def applied(
+        self, host: Sequence[int], device: Sequence[int], at_once: Sequence[int]
+    ) -> tuple[list[TicketId], list[TicketId]]:
+        """A call is over, and copies of these nodes are not waited for. Those to host that it began itself had no name.
+
+        `at_once` are the nodes of the latter.
+        """
         gone = {"host": host, "device": device}
         found: dict[Direction, list[TicketId]] = {"host": [], "device": []}
         for name, copy in list(self._live.items()):
             if copy.node in gone[copy.to]:
                 del self._live[name]
-                if not copy.fresh:
+                if copy.to == "device" or copy.node not in at_once:
                     found[copy.to].append(name)
-            elif copy.fresh:
-                self._live[name] = copy._replace(fresh=False)
         return found["host"], found["device"]
 
     def to_end(self, names: Iterable[TicketId] | None = None) -> list[TicketId]:
