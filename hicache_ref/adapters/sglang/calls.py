@@ -18,12 +18,10 @@ class CannotSay(Exception):
 
 def given(args: Args, named: Named, name: str, at: int = 0) -> Any:
     """The argument of this name: of one object, by name, or at `at` one by one. None where there is none."""
-    if name in named:
-        return named[name]
     first = args[0] if args else named.get("params")
     if hasattr(first, name):
         return getattr(first, name)
-    return args[at] if at < len(args) else None
+    return args[at] if at < len(args) else named.get(name)
 
 
 class Calls:

@@ -6,29 +6,32 @@ A server waits for this, so nothing is interpreted here: `sglang_teller` does th
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator
-from itertools import count
+from ctypes import string_at
 from typing import Any
 
 import torch
 
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
 from hicache_ref.adapters.sglang_teller.nodes import ROOT, WHOLE, SentKey
-from hicache_ref.adapters.sglang_teller.ring import Span, Writer
+from hicache_ref.adapters.sglang_teller.ring import Sent, Writer
 
 _KEYS_KEPT = 64
 _TOKENS_KEPT = 1 << 20
 """Of keys that come as lists so many are kept, and so many tokens of theirs."""
 
 _NODES_KNOWN = 1 << 15
-_NODE_TOKENS_KNOWN = 1 << 22
+_TOKENS_KNOWN = 1 << 22
 """After so many nodes, or tokens of theirs, all are sent anew: so nobody need know when one goes."""
 
 _LOOKED_AT = 600_000
 """Tokens and pages that are looked at, at most: a line of a trace holds no more."""
 
 _NUMBER_BYTES = 8
-_NOTHING: Span = (0, 0)
-_rounds = count(1)
+_SMALL_NUMBERS = 512
+_SMALL = _SMALL_NUMBERS * _NUMBER_BYTES
+"""Bytes up to so many are part of a record; more have a place of their own in the ring."""
+
+_NOTHING = b""
 
 
 class Capture:
@@ -40,8 +43,11 @@ class Capture:
         self.ring = ring
         self.add = ring.records.extend
         self.size = engine.page_size
-        self._round = next(_rounds)
-        self._nodes = self._node_tokens = 0
+        self._on_cpu = torch.device(engine.allocator.device).type == "cpu"
+        # Kept beside the nodes: a mark on an object makes the server's own use of it slower.
+        self._depths: dict[int, int] = {}
+        self._sent: dict[tuple[int, bytes], torch.Tensor] = {}
+        self._tokens_known = 0
         self._kept: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
         self._kept_tokens = 0
         self._latest: tuple[int, list[int]] = (WHOLE, [])
@@ -49,11 +55,22 @@ class Capture:
 
     # -- slots and keys ---------------------------------------------------------------------------------------------
 
-    def slots(self, tensor: torch.Tensor) -> Span:
+    def slots(self, tensor: torch.Tensor) -> Sent:
         """A copy of them: what a caller gave may be changed as soon as it has it back."""
-        if not tensor.is_cpu or tensor.dtype is not torch.int64 or not tensor.is_contiguous():
+        if tensor.dtype is not torch.int64 or not tensor.is_contiguous() or not self._on_cpu:
             tensor = tensor.to("cpu", torch.int64).contiguous()
-        return self.ring.put_from(tensor.data_ptr(), tensor.numel() * _NUMBER_BYTES)
+        count = tensor.nbytes
+        if count > _SMALL:
+            return self.ring.put_from(tensor.data_ptr(), count)
+        return string_at(tensor.data_ptr(), count) if count else _NOTHING
+
+    def _tokens(self, tokens: Any) -> Sent:
+        """The bytes of an array or list."""
+        count = len(tokens)
+        if isinstance(tokens, list):
+            data = struct.pack(f"{count}q", *tokens)
+            return data if count <= _SMALL_NUMBERS else self.ring.put(data)
+        return tokens.tobytes() if count <= _SMALL_NUMBERS else self.ring.put(tokens)
 
     def whole(self, key: Any) -> int:
         """The number of tokens in the key's whole pages."""
@@ -65,7 +82,7 @@ class Capture:
         given = getattr(key, "token_ids", key)
         if len(given) != tokens:
             given = given[:tokens]
-        sent = self._listed(given) if isinstance(given, list) else (WHOLE, 0, 0, self.ring.put(given))
+        sent = self._listed(given) if isinstance(given, list) else (WHOLE, 0, 0, self._tokens(given))
         self.add((b"key", sent, getattr(key, "extra_key", None)))
 
     def _listed(self, given: list[int]) -> SentKey:
@@ -87,7 +104,7 @@ class Capture:
         del kept[shared:]
         kept += rest
         self._kept_tokens += len(rest)
-        return number, 0, shared, self.ring.put(struct.pack(f"{len(rest)}q", *rest))
+        return number, 0, shared, self._tokens(rest)
 
     def _new_number(self, mark: int) -> tuple[int, list[int]]:
         """The number of no key, and its tokens: none. The oldest is given up where there are too many."""
@@ -102,28 +119,24 @@ class Capture:
 
     def node(self, node: Any) -> int:
         """Its number; it is known."""
-        try:
-            if node.recorded[0] == self._round:
-                return int(node.id)
-        except AttributeError:
-            pass
-        return self._define(node)
+        number: int = node.id
+        return number if number in self._depths else self._define(node)
 
     def _define(self, node: Any) -> int:
         """As `node`, of one that is not known, or the root."""
-        unknown, below = [], node
-        while node.parent is not None and node.__dict__.get("recorded", (0, 0))[0] != self._round:
+        unknown, depths = [], self._depths
+        while node.parent is not None and node.id not in depths:
             unknown.append(node)
             node = node.parent
-        above, depth = (ROOT, 0) if node.parent is None else (node.id, node.recorded[1])
+        above, depth = (ROOT, 0) if node.parent is None else (node.id, depths[node.id])
         for each in reversed(unknown):
-            own = getattr(each.key, "token_ids", each.key)
-            self.add((b"node", each.id, above, self._own(own, depth), getattr(each.key, "extra_key", None)))
+            key = each.key
+            own = getattr(key, "token_ids", key)
+            self.add((b"node", each.id, above, self._own(own, depth), getattr(key, "extra_key", None)))
             above, depth = each.id, depth + len(own)
-            each.recorded = self._round, depth
-            self._node_tokens += len(own)
-        self._nodes += len(unknown)
-        return ROOT if below.parent is None else int(below.id)
+            depths[above] = depth
+            self._tokens_known += len(own)
+        return int(above)
 
     def _own(self, own: Any, depth: int) -> SentKey:
         """The tokens of a node that begins so deep: as a rule, those of the key that was sent last."""
@@ -134,19 +147,19 @@ class Capture:
 
     def part(self, tokens: Any) -> SentKey:
         """Tokens that begin no key."""
-        data = struct.pack(f"{len(tokens)}q", *tokens) if isinstance(tokens, list) else tokens
-        return WHOLE, 0, 0, self.ring.put(data)
+        return WHOLE, 0, 0, self._tokens(tokens)
 
     def forget_some(self) -> None:
         """Where too many nodes are known, none is."""
-        if self._nodes > _NODES_KNOWN or self._node_tokens > _NODE_TOKENS_KNOWN:
+        if len(self._depths) > _NODES_KNOWN or len(self._sent) > _NODES_KNOWN or self._tokens_known > _TOKENS_KNOWN:
             self.add((b"forget",))
-            self.start_round()
+            self.forget()
 
-    def start_round(self) -> None:
+    def forget(self) -> None:
         """No node is known."""
-        self._round = next(_rounds)
-        self._nodes = self._node_tokens = 0
+        self._depths.clear()
+        self._sent.clear()
+        self._tokens_known = 0
 
     def path(self, key: Any, tokens: int) -> list[int]:
         """The nodes on device by which the key goes down, by their first pages; their slots are known."""
@@ -155,7 +168,7 @@ class Capture:
             node = node.children.get(self._child_key(key, at))
             if node is None or node.value is None:
                 break
-            self._send_slots(node, b"pages", node.value, "recorded_device")
+            self._send_slots(b"pages", node.id, node.value)
             found.append(node.id)
             at += len(node.key)
         return found
@@ -166,12 +179,12 @@ class Capture:
             return self._child_key_of(key[at : at + self.size])
         return key.child_key_at(at, self.size) if hasattr(key, "child_key_at") else key[at : at + self.size].child_key(self.size)
 
-    def _send_slots(self, node: Any, kind: bytes, slots: torch.Tensor, mark: str) -> None:
+    def _send_slots(self, kind: bytes, number: int, slots: torch.Tensor) -> None:
         """The node's slots are known. Whatever changes them gives it another tensor."""
-        sent = node.__dict__.get(mark)
-        if sent is None or sent[1] is not slots or sent[0] != self._round:
-            self.add((kind, node.id, self.slots(slots)))
-            node.__dict__[mark] = self._round, slots
+        if self._sent.get((number, kind)) is not slots:
+            self._sent[number, kind] = slots
+            self._tokens_known += len(slots)
+            self.add((kind, number, self.slots(slots)))
 
     # -- all of it --------------------------------------------------------------------------------------------------
 
@@ -213,9 +226,9 @@ class Capture:
         for node in nodes:
             number, value, host = self.node(node), node.value, node.host_value
             if value is not None:
-                self._send_slots(node, b"pages", value, "recorded_device")
+                self._send_slots(b"pages", number, value)
             if host is not None:
-                self._send_slots(node, b"host_pages", host, "recorded_host")
+                self._send_slots(b"host_pages", number, host)
             above = ROOT if node.parent.parent is None else node.parent.id
             yield number, above, node.lock_ref > 0, value is not None, host is not None
 

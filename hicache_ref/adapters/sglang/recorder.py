@@ -310,7 +310,7 @@ class Recorder:
             self._ring.end(told or why)
 
     def close(self) -> None:
-        """The file is complete, and the cache is as it was, but for marks on its nodes. Raises TraceError."""
+        """The file is complete, and the cache is as it was."""
         for owner, name, before in reversed(self._wrapped):
             if before is _UNSET:
                 owner.__dict__.pop(name, None)

@@ -227,4 +227,4 @@ class StoringCalls(Calls):
     def after_reset(self, noted: None, result: Any, args: Args, named: Named) -> None:
         """The cache is as new."""
         self.add((b"reset", self.fetched()))
-        self.capture.start_round()
+        self.capture.forget()

@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from hicache_ref.adapters.sglang_teller import lines
 from hicache_ref.adapters.sglang_teller.looking import OUTSIDE, Pools, SentNode, seen
 from hicache_ref.adapters.sglang_teller.nodes import CannotSay, Nodes, SentKey, Shape
-from hicache_ref.adapters.sglang_teller.ring import Span
+from hicache_ref.adapters.sglang_teller.ring import Sent
 from hicache_ref.adapters.sglang_teller.tickets import Copies
 from hicache_ref.adapters.sglang_teller.writing import TraceWriter
 from hicache_ref.vocabulary.ids import Pages, TicketId
@@ -63,11 +63,11 @@ class Calls:
         """The key of the call that is told, as it is written."""
         return lines.key(self.nodes.key, self._extra)
 
-    def on_pages(self, number: int, slots: Span) -> None:
+    def on_pages(self, number: int, slots: Sent) -> None:
         """The node has these slots on device."""
         self.nodes.device[number] = self.nodes.numbers(slots)
 
-    def on_host_pages(self, number: int, slots: Span) -> None:
+    def on_host_pages(self, number: int, slots: Sent) -> None:
         """The node has these slots on host."""
         self.nodes.host[number] = self.nodes.numbers(slots)
 
@@ -104,7 +104,7 @@ class Calls:
 
     # -- match and lock ---------------------------------------------------------------------------------------------
 
-    def on_match(self, slots: Span, hit: int, device: int, host: int) -> None:
+    def on_match(self, slots: Sent, hit: int, device: int, host: int) -> None:
         """What was found of a key."""
         text, size = self.nodes.text, self.shape.page_size
         pages = to_json(self.device_pages(self.nodes.numbers(slots)))
@@ -131,7 +131,7 @@ class Calls:
 
     # -- insert -----------------------------------------------------------------------------------------------------
 
-    def on_insert(self, slots: Span, path: Sequence[int], chunked: bool, priority: int, known: int) -> None:
+    def on_insert(self, slots: Sent, path: Sequence[int], chunked: bool, priority: int, known: int) -> None:
         """Pages were taken and filled, and are the tree's, but for duplicates."""
         text = self._key()
         start, pages = self._brought(slots, path)
@@ -148,7 +148,7 @@ class Calls:
         op = self._insert(name, text, start, chunked, priority)
         self.step(op, lines.told(b"inserted", prefix=prefix, given_back=given_back))
 
-    def _brought(self, slots: Span, path: Sequence[int]) -> tuple[int, Pages]:
+    def _brought(self, slots: Sent, path: Sequence[int]) -> tuple[int, Pages]:
         """How many of the pages are those that the tree had for the key, and the others."""
         size = self.shape.page_size
         given = self.nodes.numbers(slots)

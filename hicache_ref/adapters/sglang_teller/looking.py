@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from hicache_ref.adapters.sglang_teller.nodes import Nodes, Shape
-from hicache_ref.adapters.sglang_teller.ring import Span
+from hicache_ref.adapters.sglang_teller.ring import Sent
 from hicache_ref.vocabulary.ids import Pages
 from hicache_ref.vocabulary.observation import Counts, Observation, Segment
 
 OUTSIDE = "outside"
 """The request that stands for whoever holds device pages that are not in the tree."""
 
-Pools = tuple[Sequence[Span], Sequence[Span], int, int]
+Pools = tuple[Sequence[Sent], Sequence[Sent], int, int]
 """Free device pages, as the allocator counts them; free host slots; evictable and protected tokens."""
 
 SentNode = tuple[int, int, bool, bool, bool]

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from typing import NamedTuple, TypeAlias
 
 from hicache_ref.adapters.sglang_teller import lines
-from hicache_ref.adapters.sglang_teller.ring import Reader, Span
+from hicache_ref.adapters.sglang_teller.ring import Reader, Sent
 
 ROOT = -1
 """The number of the root."""
@@ -20,7 +20,7 @@ _KEY_HEAD = len(b'{"tokens":[')
 _NUMBER = "q"
 Numbers: TypeAlias = "array[int]"
 
-SentKey = tuple[int, int, int, Span]
+SentKey = tuple[int, int, int, Sent]
 """The number of a key sent before, where in it and how many tokens this one begins with, and its others."""
 
 
@@ -74,16 +74,16 @@ class Nodes:
         self._texts.clear()
         self._text_bytes = 0
 
-    def numbers(self, span: Span) -> Numbers:
-        """The numbers that stand there."""
+    def numbers(self, sent: Sent) -> Numbers:
+        """The numbers that were sent."""
         made = array(_NUMBER)
-        made.frombytes(self._ring.bytes(span))
+        made.frombytes(sent if isinstance(sent, bytes) else self._ring.bytes(sent))
         return made
 
     def part(self, sent: SentKey) -> Numbers:
         """The tokens of a key."""
-        number, begin, shared, span = sent
-        rest = self.numbers(span)
+        number, begin, shared, others = sent
+        rest = self.numbers(others)
         return self._keys[number][begin : begin + shared] + rest if shared else rest
 
     def whole_pages(self, slots: Numbers, size: int, offset: int) -> tuple[int, ...]:
@@ -99,7 +99,7 @@ class Nodes:
     def take_key(self, sent: SentKey) -> None:
         """A call has this key; its number is this one's from now on, unless it is only a beginning of what that was."""
         self.key = self.part(sent)
-        if sent[0] != WHOLE and sent[3][1]:
+        if sent[0] != WHOLE and sent[3]:
             self._keys[sent[0]] = self.key
 
     def learn(self, number: int, above: int, own: SentKey, extra: str | None) -> None:

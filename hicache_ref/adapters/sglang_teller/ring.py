@@ -30,6 +30,9 @@ CLOSED = "closed"
 Span = tuple[int, int]
 """Where bytes are in the ring, and how many."""
 
+Sent = bytes | Span
+"""Bytes, or where they are."""
+
 
 class Behind(Exception):
     """What is to be handed over has no room, for the reader is too slow or gone; the text says so."""
