@@ -64,6 +64,10 @@ class Capture:
             return self.ring.put_from(tensor.data_ptr(), count)
         return string_at(tensor.data_ptr(), count) if count else _NOTHING
 
+    def pages(self, tensor: torch.Tensor) -> Sent:
+        """The slots with which their pages begin."""
+        return self.slots(tensor if self.size == 1 else tensor[:: self.size])
+
     def _tokens(self, tokens: Any) -> Sent:
         """The bytes of an array or list."""
         count = len(tokens)
@@ -93,16 +97,18 @@ class Capture:
         tokens = len(given)
         # A request grows: what tells it apart is not where its key ends.
         mark = id(given[1 << (tokens.bit_length() >> 1)]) if tokens > _KEYS_KEPT else 0
-        number, kept = self._kept.get(mark) or self._new_number(mark)
+        number, kept = self._latest = self._kept.get(mark) or self._new_number(mark)
+        # Both are made as long as the other: slices would have to touch each number.
         shared = min(len(kept), tokens)
-        if (kept if shared == len(kept) else kept[:shared]) != (given if shared == tokens else given[:shared]):
-            shared = 0
-        rest = given[shared:]
-        self._latest = number, kept
+        beyond, rest = kept[tokens:], given[shared:]
+        del kept[tokens:]
+        kept += rest
+        if kept != given:
+            shared, rest, beyond = 0, given, []
+            kept[:] = given
+        kept += beyond
         if not rest:
             return number, 0, shared, _NOTHING
-        del kept[shared:]
-        kept += rest
         self._kept_tokens += len(rest)
         return number, 0, shared, self._tokens(rest)
 

@@ -75,10 +75,10 @@ class Calls:
         """Nodes that are named again are sent again."""
         self.nodes.forget()
 
-    def device_pages(self, slots: Sequence[int]) -> list[int]:
-        """The device pages that begin in `slots`, which are whole pages."""
+    def device_pages(self, firsts: Sequence[int]) -> list[int]:
+        """The device pages that begin with these slots."""
         size, offset = self.shape.page_size, self.shape.device_offset
-        return [slot // size - offset for slot in slots[::size]]
+        return [slot // size - offset for slot in firsts]
 
     # -- device pages outside the tree ------------------------------------------------------------------------------
 
@@ -150,17 +150,14 @@ class Calls:
 
     def _brought(self, slots: Sent, path: Sequence[int]) -> tuple[int, Pages]:
         """How many of the pages are those that the tree had for the key, and the others."""
-        size = self.shape.page_size
-        given = self.nodes.numbers(slots)
-        at = 0
+        given, start = self.nodes.numbers(slots), 0
         for number in path:
-            theirs = self.nodes.device[number]
-            mine = given[at : at + len(theirs)]
+            theirs = self.nodes.device[number][:: self.shape.page_size]
+            mine = given[start : start + len(theirs)]
             if mine != theirs[: len(mine)]:
-                at += next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b)
+                start += next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b)
                 break
-            at += len(mine)
-        start = at // size
+            start += len(mine)
         return start, tuple(self.device_pages(given)[start:])
 
     @staticmethod

@@ -8,12 +8,13 @@ pipe wakes the reader; what was handed over outlives the server.
 import ctypes
 import marshal
 import os
+from array import array
 from collections.abc import Iterator
 from mmap import MAP_POPULATE, MAP_SHARED, mmap
 from typing import Any
 
 RING_BYTES = 1 << 26
-FULL_BYTES = 1 << 20
+FULL_BYTES = 1 << 18
 """Of a frame that is to be handed over, if not before."""
 
 _HEAD_BYTES = 4096
@@ -106,13 +107,15 @@ class Writer(_Ring):
 
     def flush(self) -> None:
         """All records are the reader's, whatever becomes of this process. Raises Behind."""
-        span = self.put(marshal.dumps(self.records, _MARSHAL))
+        at, count = self.put(marshal.dumps(self.records, _MARSHAL))
         self.records.clear()
         self.is_full = False
-        at = self._frame % self._size
-        words = self._bytes[at : at + _FRAME_BYTES].cast("Q")
-        words[0], words[1], words[2] = *span, self._next
-        self._begin_frame(self._next + -self._next % _WORD)
+        start = self._frame % self._size
+        caught_up = self._words[_TAIL] == self._frame
+        # What was written a moment ago is at hand: a ring that is not needed whole is not used whole.
+        again = caught_up and start > 2 * FULL_BYTES
+        self._begin_frame(self._next + -self._next % (self._size if again else _WORD))
+        self._bytes[start : start + _FRAME_BYTES].cast("Q")[:] = memoryview(array("Q", (at, count, self._frame)))
         self._room(0)
         self._words[_HEAD] = self._frame
         self._ring_bell()
@@ -155,10 +158,8 @@ class Reader(_Ring):
 
     def _frame(self) -> list[Any]:
         start = self._at % self._size
-        words = self._bytes[start : start + _FRAME_BYTES].cast("Q")
-        position, count, end = words
-        records: list[Any] = marshal.loads(self.bytes((position, count)))
-        self._at = _start(end + -end % _WORD, _FRAME_BYTES, self._size)
+        at, count, self._at = self._bytes[start : start + _FRAME_BYTES].cast("Q")
+        records: list[Any] = marshal.loads(self.bytes((at, count)))
         return records
 
     def bytes(self, span: Span) -> memoryview:
