@@ -19,7 +19,7 @@ import torch
 
 from hicache_ref.adapters.sglang import record
 from hicache_ref.adapters.sglang_hiradix.child import SglangHiRadix
-from hicache_ref.adapters.sglang_hiradix.engine import Engine, accepted
+from hicache_ref.adapters.sglang_hiradix.engine import Engine
 from hicache_ref.adapters.sglang_hiradix.setup import Setup
 from hicache_ref.adapters.sglang_hiradix.wheels import root_of
 from tests.adapters.recorder_child import Wanted, made
@@ -65,8 +65,6 @@ class Requests:
         self.size = engine.page_size
         self.timed = Timed()
         self.prompts: list[list[int]] = []
-        traits = engine.traits
-        self.plain = traits.radix_key is None
         self.kinds = {name: engine._kind(name) for name in ("MatchPrefixParams", "InsertParams", "EvictParams")}
 
     def prompt(self) -> list[int]:
@@ -93,9 +91,7 @@ class Requests:
         whole = len(tokens) // self.size * self.size
         key, kind = self.key(tokens[:whole]), self.kinds["InsertParams"]
         if kind is None:
-            known: int = self.timed(accepted, self.cache.insert) if False else self.timed(
-                self.cache.insert, key, slots[:whole], chunked
-            )
+            known: int = self.timed(self.cache.insert, key, slots[:whole], chunked)
             return known
         return int(self.timed(self.cache.insert, kind(key=key, value=slots[:whole], chunked=chunked)).prefix_len)
 
@@ -217,8 +213,10 @@ def compared(version: str, page_size: int, tokens: int, runs: int, requests: int
     calls = median((each.recorded - each.plain) / each.plain for each in costs)
     thread = median((each.recorded_thread - each.plain_thread) / each.plain for each in costs)
     teller = median(each.teller / each.plain for each in costs)
-    print(f"{version:7s} page size {page_size:2d}, {tokens:4d} tokens, {per_call:5.1f} us a call: {calls:5.1%} in calls, "
-          f"{thread:5.1%} of the thread, {teller:5.1%} of the other process; {costs[-1].ended}")
+    print(
+        f"{version:7s} page size {page_size:2d}, {tokens:4d} tokens, {per_call:5.1f} us a call: {calls:5.1%} in calls, "
+        f"{thread:5.1%} of the thread, {teller:5.1%} of the other process; {costs[-1].ended}"
+    )
 
 
 if __name__ == "__main__":

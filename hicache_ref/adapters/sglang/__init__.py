@@ -5,6 +5,7 @@
 
 import os
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import Any
 
 from hicache_ref.adapters.sglang.recorder import LOOKING_SHARE, Recorder
@@ -26,7 +27,10 @@ def record(cache: Any, path: Path | str, *, look_every: int = 1000, looking_shar
     TraceError where the file cannot be written.
     """
     engine = tree_of(cache)
-    teller = Teller(begun(path, header_of(engine)), str(path), shape_of(engine))
+    try:
+        teller = Teller(begun(path, header_of(engine)), str(path), shape_of(engine))
+    except (OSError, CalledProcessError) as error:
+        raise RecordError(f"the process that writes the trace cannot be started ({error}), expected it to") from None
     return Recorder(engine, teller, look_every, looking_share)
 
 

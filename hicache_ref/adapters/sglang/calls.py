@@ -48,7 +48,7 @@ class Calls:
         device, host = found.last_device_node, found.last_host_node
         self.match(args, named)
         ends = capture.node(device), capture.node(host)
-        self.add((b"match", capture.pages(found.device_indices), found.host_hit_length, *ends))
+        self.add((b"match", capture.slots(found.device_indices), found.host_hit_length, *ends))
 
     def match(self, args: Args, named: Named) -> Args:
         """The key that was asked for is recorded."""
@@ -68,7 +68,7 @@ class Calls:
             return None
         capture.key(key, tokens)
         return (
-            capture.pages(value if len(value) == tokens else value[:tokens]), capture.path(key, tokens), bool(given(args, named, "chunked", 2)),
+            capture.slots(value if len(value) == tokens else value[:tokens]), capture.path(key, tokens), bool(given(args, named, "chunked", 2)),
             int(given(args, named, "priority", 3) or 0),
         )  # fmt: skip
 

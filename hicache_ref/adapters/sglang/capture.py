@@ -64,10 +64,6 @@ class Capture:
             return self.ring.put_from(tensor.data_ptr(), count)
         return string_at(tensor.data_ptr(), count) if count else _NOTHING
 
-    def pages(self, tensor: torch.Tensor) -> Sent:
-        """The slots with which their pages begin."""
-        return self.slots(tensor if self.size == 1 else tensor[:: self.size])
-
     def _tokens(self, tokens: Any) -> Sent:
         """The bytes of an array or list."""
         count = len(tokens)
@@ -183,7 +179,11 @@ class Capture:
         """What a node files the child under whose key goes on so."""
         if self._child_key_of is not None:
             return self._child_key_of(key[at : at + self.size])
-        return key.child_key_at(at, self.size) if hasattr(key, "child_key_at") else key[at : at + self.size].child_key(self.size)
+        return (
+            key.child_key_at(at, self.size)
+            if hasattr(key, "child_key_at")
+            else key[at : at + self.size].child_key(self.size)
+        )
 
     def _send_slots(self, kind: bytes, number: int, slots: torch.Tensor) -> None:
         """The node's slots are known. Whatever changes them gives it another tensor."""
@@ -241,5 +241,3 @@ class Capture:
     def host_pages(self, slots: torch.Tensor) -> tuple[int, ...]:
         """The host pages that these slots are, one by one: there are few."""
         return self.engine.host_slots.pages(slots)
-
-

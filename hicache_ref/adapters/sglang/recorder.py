@@ -17,7 +17,6 @@ from hicache_ref.adapters.sglang.storing import StoringCalls
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
 from hicache_ref.adapters.sglang_teller import LOST, Teller
 from hicache_ref.adapters.sglang_teller.ring import CLOSED, Behind
-from hicache_ref.trace import TraceError
 
 LOOKING_SHARE = 0.02
 """Of the cache's own time, so much at most is spent on looking at the whole tree, unless somebody says otherwise."""

@@ -75,10 +75,10 @@ class Calls:
         """Nodes that are named again are sent again."""
         self.nodes.forget()
 
-    def device_pages(self, firsts: Sequence[int]) -> list[int]:
-        """The device pages that begin with these slots."""
+    def device_pages(self, sent: Sent) -> list[int]:
+        """The device pages that these slots are, which are whole pages."""
         size, offset = self.shape.page_size, self.shape.device_offset
-        return [slot // size - offset for slot in firsts]
+        return [slot // size - offset for slot in self.nodes.numbers(sent)[::size]]
 
     # -- device pages outside the tree ------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class Calls:
     def on_match(self, slots: Sent, hit: int, device: int, host: int) -> None:
         """What was found of a key."""
         text, size = self.nodes.text, self.shape.page_size
-        pages = to_json(self.device_pages(self.nodes.numbers(slots)))
+        pages = to_json(self.device_pages(slots))
         best = host if hit else device
         self.step(self._match(), lines.MATCHED % (pages, hit // size, text(device), text(host), text(best)))
 
@@ -150,7 +150,7 @@ class Calls:
 
     def _brought(self, slots: Sent, path: Sequence[int]) -> tuple[int, Pages]:
         """How many of the pages are those that the tree had for the key, and the others."""
-        given, start = self.nodes.numbers(slots), 0
+        given, start = self.nodes.numbers(slots)[:: self.shape.page_size], 0
         for number in path:
             theirs = self.nodes.device[number][:: self.shape.page_size]
             mine = given[start : start + len(theirs)]
@@ -158,7 +158,7 @@ class Calls:
                 start += next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b)
                 break
             start += len(mine)
-        return start, tuple(self.device_pages(given)[start:])
+        return start, tuple(self.device_pages(slots)[start:])
 
     @staticmethod
     def _insert(name: bytes, text: bytes, start: int, chunked: bool, priority: int) -> bytes:
@@ -260,4 +260,3 @@ class Calls:
             self.sync_outside(outside)
             return self._load(number, quota)
         return lines.op(kind, n=given[0])
-

@@ -49,7 +49,6 @@ def _segments(shape: Shape, nodes: Nodes, sent: Sequence[SentNode]) -> Iterator[
         )
 
 
-
 def _free(slots: Sequence[int], size: int) -> Iterator[int]:
     """The pages that begin in `slots`, as a list of free slots has them in any order."""
     return (slot // size for slot in slots if slot % size == 0)

@@ -96,13 +96,14 @@ class Writer(_Ring):
     def _room(self, count: int) -> int:
         """Where in the ring there are `count` bytes, which are taken, so that the next begin at a word."""
         start = _start(self._next + -self._next % _WORD, count, self._size)
-        self._next = start + count
-        if self._next - self._frame > FULL_BYTES:
-            self.is_full = True
-        if self._next - self._tail > self._size:
+        end = start + count
+        if end - self._tail > self._size:
             self._tail = self._words[_TAIL]
-            if self._next - self._tail > self._size:
+            if end - self._tail > self._size:
                 raise Behind("the trace is incomplete: it was not written as fast as calls came")
+        self._next = end
+        if end - self._frame > FULL_BYTES:
+            self.is_full = True
         return start % self._size
 
     def flush(self) -> None:
