@@ -201,8 +201,8 @@ def measured(version: str, page_size: int, tokens: int, seed: int, requests: int
     return Cost(plain, recorded, *seconds, teller, sides[0].timed.calls, recorder.ended)
 
 
-def compared(version: str, page_size: int, tokens: int, runs: int, requests: int) -> None:
-    """The medians of `runs` runs, each a process of its own, are printed."""
+def compared(version: str, page_size: int, tokens: int, runs: int, requests: int) -> str:
+    """The medians of `runs` runs, each a process of its own, in words."""
     costs = []
     for seed in range(runs):
         given = [version, page_size, tokens, seed, requests]
@@ -213,7 +213,7 @@ def compared(version: str, page_size: int, tokens: int, runs: int, requests: int
     calls = median((each.recorded - each.plain) / each.plain for each in costs)
     thread = median((each.recorded_thread - each.plain_thread) / each.plain for each in costs)
     teller = median(each.teller / each.plain for each in costs)
-    print(
+    return (
         f"{version:7s} page size {page_size:2d}, {tokens:4d} tokens, {per_call:5.1f} us a call: {calls:5.1%} in calls, "
         f"{thread:5.1%} of the thread, {teller:5.1%} of the other process; {costs[-1].ended}"
     )
@@ -223,4 +223,4 @@ if __name__ == "__main__":
     if sys.argv[1].startswith("["):
         sys.stdout.write(json.dumps(measured(*json.loads(sys.argv[1]))) + "\n")
     else:
-        compared(sys.argv[1], *map(int, sys.argv[2:]))
+        sys.stdout.write(compared(sys.argv[1], *map(int, sys.argv[2:])) + "\n")

@@ -93,7 +93,7 @@ def test_whoever_writes_into_a_full_ring_does_not_wait(tmp_path: Path) -> None:
 
 
 def test_what_was_handed_over_outlives_a_killed_process(tmp_path: Path) -> None:
-    """Goal: a crash loses what was not handed over, and no more. Method: a process that kills itself after two steps."""
+    """Goal: a crash loses what was not handed over, and no more. Method: a process kills itself after two steps."""
     path = tmp_path / "t.jsonl"
     script = f"""if True:
         import os

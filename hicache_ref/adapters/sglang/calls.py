@@ -67,10 +67,9 @@ class Calls:
         if not tokens:
             return None
         capture.key(key, tokens)
-        return (
-            capture.slots(value if len(value) == tokens else value[:tokens]), capture.path(key, tokens), bool(given(args, named, "chunked", 2)),
-            int(given(args, named, "priority", 3) or 0),
-        )  # fmt: skip
+        chunked, priority = given(args, named, "chunked", 2), given(args, named, "priority", 3)
+        slots = capture.slots(value if len(value) == tokens else value[:tokens])
+        return slots, capture.path(key, tokens), bool(chunked), int(priority or 0)
 
     def after_insert(self, noted: Args | None, result: Any, args: Args, named: Named) -> None:
         """How many tokens were there."""

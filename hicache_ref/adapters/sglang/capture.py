@@ -94,7 +94,7 @@ class Capture:
         # A request grows: what tells it apart is not where its key ends.
         mark = id(given[1 << (tokens.bit_length() >> 1)]) if tokens > _KEYS_KEPT else 0
         number, kept = self._latest = self._kept.get(mark) or self._new_number(mark)
-        # Both are made as long as the other: slices would have to touch each number.
+        # Cutting a part out of a list touches each of its numbers, comparing does not: so few are cut out.
         shared = min(len(kept), tokens)
         beyond, rest = kept[tokens:], given[shared:]
         del kept[tokens:]
@@ -179,11 +179,9 @@ class Capture:
         """What a node files the child under whose key goes on so."""
         if self._child_key_of is not None:
             return self._child_key_of(key[at : at + self.size])
-        return (
-            key.child_key_at(at, self.size)
-            if hasattr(key, "child_key_at")
-            else key[at : at + self.size].child_key(self.size)
-        )
+        if hasattr(key, "child_key_at"):
+            return key.child_key_at(at, self.size)
+        return key[at : at + self.size].child_key(self.size)
 
     def _send_slots(self, kind: bytes, number: int, slots: torch.Tensor) -> None:
         """The node's slots are known. Whatever changes them gives it another tensor."""

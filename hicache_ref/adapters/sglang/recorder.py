@@ -1,12 +1,13 @@
 """The recorder: wraps the methods of a live cache, and hands over what their calls were.
 
-Methods are wrapped on the object, never on its class. Of calls within calls only the outermost is recorded; methods that
-are nothing but calls, as `cache_finished_req`, are not wrapped. A fault of the recorder's own ends the recording and
-never reaches the server, nor does the server ever wait for the process that writes.
+Methods are wrapped on the object, never on its class. Of calls within calls only the outermost is recorded; methods
+that are nothing but calls, as `cache_finished_req`, are not wrapped. A fault of the recorder's own ends the recording
+and never reaches the server, nor does the server ever wait for the process that writes.
 """
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial, wraps
 from itertools import count
 from typing import Any
@@ -302,10 +303,8 @@ class Recorder:
         """Nothing more is recorded; the trace says why, or `told`."""
         if self.ended is None:
             self.ended, self._pass = why, True
-            try:
+            with suppress(Behind):
                 self._ring.flush()
-            except Behind:
-                pass
             self._ring.end(told or why)
 
     def close(self) -> None:

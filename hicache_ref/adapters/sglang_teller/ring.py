@@ -1,8 +1,8 @@
 """Shared memory by which a server hands over raw records to the process that writes its trace. It never waits.
 
-The memory is a ring of fixed size. The server puts bulky bytes into it where it meets them, and every so often all small
-records since the last time, in one piece: a frame. Positions count bytes since the beginning and only grow. A byte in a
-pipe wakes the reader; what was handed over outlives the server.
+The memory is a ring of fixed size. The server puts bulky bytes into it where it meets them, and every so often all
+small records since the last time, in one piece: a frame. Positions count bytes since the beginning and only grow. A
+byte in a pipe wakes the reader; what was handed over outlives the server.
 """
 
 import ctypes

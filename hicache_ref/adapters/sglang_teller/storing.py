@@ -141,7 +141,7 @@ class StoringCalls(Calls):
         self.step(op, lines.told(b"prefetching", id=name, pages=asked // self.shape.page_size))
 
     def on_progress(self, rid: str, now: int, done: bool, keeps_count: bool, counted: int | None, hosted: int) -> None:
-        """Whether it may go on, and, once, what storage gave it: `counted` upstream, or `hosted` just now, in tokens."""
+        """Whether it may go on, and, once, what storage gave it: `counted` or just now `hosted` tokens."""
         op = lines.op(b"progress", rid=rid, now=now)
         if not done:
             self.step(op, lines.told(b"progressed", done=False))
