@@ -145,8 +145,11 @@ class Calls:
     def settle(self) -> None:
         """What the scheduler has learned in the last call is recorded."""
         cache = self.cache
-        if self.submitted or self.to_host or self.to_device:
-            self._tell_gone(cache.ongoing_write_through, cache.ongoing_load_back)
+        waits_host, waits_device = cache.ongoing_write_through, cache.ongoing_load_back
+        if len(self.to_host) != len(waits_host) or len(self.to_device) != len(waits_device):
+            self._tell_gone(waits_host, waits_device)
+        if self.submitted:
+            self.submitted.clear()
 
     def _tell_gone(self, waits_host: Container[int], waits_device: Container[int]) -> None:
         host = [number for number in self.to_host if number not in waits_host]
@@ -156,7 +159,6 @@ class Calls:
             self.to_device.difference_update(device)
             self.add((b"gone", host, device, [number for number in self.submitted if number in host]))
             self.tell_news()
-        self.submitted.clear()
 
     def tell_news(self) -> None:
         """What a poll says is recorded: here, of copies alone."""
