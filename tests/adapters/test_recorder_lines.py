@@ -13,10 +13,11 @@ pytest.importorskip("torch")
 
 from hicache_ref.adapters.sglang.threads import Asked, Read, Threads, Written
 from hicache_ref.adapters.sglang_teller import Teller, lines
-from hicache_ref.adapters.sglang_teller.nodes import Shape
+from hicache_ref.adapters.sglang_teller.nodes import CannotSay, Shape
 from hicache_ref.adapters.sglang_teller.ring import CLOSED, Behind, Reader, Writer, made_memory
 from hicache_ref.adapters.sglang_teller.tickets import Copies
 from hicache_ref.adapters.sglang_teller.writing import TraceWriter, begun
+from hicache_ref.jsonlines import LINE_BYTES_MAX
 from hicache_ref.oracle.judge import judge
 from hicache_ref.requirements import Checker
 from hicache_ref.trace import Implementation, TraceError, TraceHeader, read_trace, write_trace
@@ -115,6 +116,15 @@ def test_what_was_handed_over_outlives_a_killed_process(tmp_path: Path) -> None:
     assert -9 == killed.returncode
     assert [ops.Evict(n=1), ops.Evict(n=2)] == [step.op for step in trace.steps]
     assert "the recorded process ended without closing the trace: what it did last may be missing" == trace.ended
+
+
+def test_no_line_is_longer_than_a_reader_takes(tmp_path: Path) -> None:
+    """Goal: a trace that can be read. Method: a step as long as a line may be, and one that is longer."""
+    writer = writer_of(tmp_path / "t.jsonl")
+    space = LINE_BYTES_MAX - len(b'{"i":0,"op":\n')
+    writer.step(b" " * space, b"")
+    with pytest.raises(CannotSay, match="a step whose line has 8388609 bytes"):
+        writer.step(b" " * (space + 1), b"")
 
 
 def test_what_the_trace_has_no_words_for_ends_it(tmp_path: Path) -> None:

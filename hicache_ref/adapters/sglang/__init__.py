@@ -3,6 +3,7 @@
 `record(cache, path)` is called once, in the scheduler's process, after the cache was made and before its first request.
 """
 
+import atexit
 import os
 from pathlib import Path
 from subprocess import CalledProcessError
@@ -22,7 +23,7 @@ __all__ = ["VARIABLE", "RecordError", "Recorder", "record", "record_if_asked"]
 def record(cache: Any, path: Path | str, *, look_every: int = 1000, looking_share: float = LOOKING_SHARE) -> Recorder:
     """What happens to `cache` from now on is written to `path`; `hicache-ref check --trace` judges it.
 
-    The whole tree is looked at after `look_every` steps, or later: looking takes no more than `looking_share` of the
+    The whole tree is looked at after `look_every` calls, or later: looking takes no more than `looking_share` of the
     cache's own time. Raises RecordError if the cache is not as new or of a kind that the trace has no words for,
     TraceError where the file cannot be written.
     """
@@ -37,7 +38,11 @@ def record(cache: Any, path: Path | str, *, look_every: int = 1000, looking_shar
 def record_if_asked(cache: Any) -> Recorder | None:
     """As `record`, to the file that HICACHE_REF_RECORD names; None where it is not set.
 
-    `{pid}` in the name is the process's number, for servers of several ranks.
+    `{pid}` in the name is the process's number, for servers of several ranks. A process that exits closes it.
     """
     path = os.environ.get(VARIABLE)
-    return record(cache, path.replace("{pid}", str(os.getpid()))) if path else None
+    if not path:
+        return None
+    recorder = record(cache, path.replace("{pid}", str(os.getpid())))
+    atexit.register(recorder.close)
+    return recorder

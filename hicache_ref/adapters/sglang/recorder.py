@@ -199,7 +199,12 @@ class Recorder:
 
         @wraps(original)
         def locked(node: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(node, *args, **kwargs)
+            try:
+                result = original(node, *args, **kwargs)
+            except BaseException as error:
+                if not self._pass:
+                    self._broke_off(name, b"", None, error, (node,), kwargs)
+                raise
             if not self._pass and node.parent is not None:
                 try:
                     add((kind, number_of(node)))
@@ -265,7 +270,7 @@ class Recorder:
         self._ring.flush()
         said = self._teller.said()
         if said is not None:
-            self.ended = said
+            self._stop(said)
 
     def _look(self) -> None:
         """The whole tree is looked at, if that is cheap enough and there is room for it."""
@@ -302,13 +307,19 @@ class Recorder:
     def _end(self, why: str, told: str | None = None) -> None:
         """Nothing more is recorded; the trace says why, or `told`."""
         if self.ended is None:
-            self.ended, self._pass = why, True
+            self._stop(why)
             with suppress(Behind):
                 self._ring.flush()
             self._ring.end(told or why)
 
+    def _stop(self, why: str) -> None:
+        self.ended, self._pass = why, True
+        self.calls.threads.stop()
+
     def close(self) -> None:
         """The file is complete, and the cache is as it was."""
+        if self._teller.is_finished:
+            return
         for owner, name, before in reversed(self._wrapped):
             if before is _UNSET:
                 owner.__dict__.pop(name, None)

@@ -46,6 +46,10 @@ class Threads:
         self.notes: deque[Note] = deque()
         """What was noted since the last look, in order."""
 
+    def stop(self) -> None:
+        """Nothing is noted any more."""
+        self.notes = deque(maxlen=0)
+
     def taken(self) -> Iterator[Note]:
         """Each note, which is none any more."""
         while self.notes:

@@ -51,6 +51,8 @@ class Teller:
             os.close(each)
         os.set_blocking(self._answer, False)
         self._said = b""
+        self.is_finished = False
+        """Whether it was waited for."""
 
     def said(self) -> str | None:
         """Why it writes no more, None while it does."""
@@ -63,6 +65,7 @@ class Teller:
 
     def finished(self) -> dict[str, Any]:
         """The process has written everything handed over; what it says of itself."""
+        self.is_finished = True
         os.set_blocking(self._answer, True)
         with os.fdopen(self._answer, "rb") as stream:
             said: dict[str, Any] = json.loads(self._said + stream.read() or b"{}")

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from inspect import signature
 
 from hicache_ref.adapters.sglang_teller import Job
@@ -62,7 +63,8 @@ def main(words: list[str]) -> None:
         return
     gc.freeze()
     # It must not take the core from a server that has just woken it.
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     why = tell(job)
     os.write(job.answer, json.dumps({"ended": why, "seconds": time.process_time()}).encode())
 

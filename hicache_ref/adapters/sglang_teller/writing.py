@@ -5,6 +5,8 @@ from pathlib import Path
 
 from pydantic_core import to_json
 
+from hicache_ref.adapters.sglang_teller.nodes import CannotSay
+from hicache_ref.jsonlines import LINE_BYTES_MAX
 from hicache_ref.trace import TraceHeader, append_whole, dumps, unwritable
 
 BYTES_HELD = 1 << 20
@@ -36,8 +38,14 @@ class TraceWriter:
         """Steps added so far: the number of the next one."""
 
     def step(self, op: bytes, rest: bytes) -> None:
-        """The next step is added; `rest` is what stands after the operation, from its comma to the closing brace."""
-        self._hold(b'{"i":%d,"op":%b%b\n' % (self.steps, op, rest))
+        """The next step is added; `rest` is what stands after the operation, from its comma to the closing brace.
+
+        Raises CannotSay where its line would be longer than a reader takes.
+        """
+        line = b'{"i":%d,"op":%b%b\n' % (self.steps, op, rest)
+        if len(line) > LINE_BYTES_MAX:
+            raise CannotSay(f"a step whose line has {len(line)} bytes, expected no more than {LINE_BYTES_MAX}")
+        self._hold(line)
         self.steps += 1
 
     def end(self, why: str) -> None:
