@@ -290,13 +290,16 @@ class Recorder:
         if self.ended is not None:
             return
         text = f"{type(error).__name__}: {error}"
-        if kind == b"match":
-            noted = self.calls.match(args, named)
-        if kind and noted is not None:
-            self._capture.add((b"raised", text, kind, noted))
-            self._end("a call raised", CLOSED)
-        else:
-            self._end(f"{name} raised {text}")
+        try:
+            if kind == b"match":
+                noted = self.calls.match(args, named)
+            if kind and noted is not None:
+                self._capture.add((b"raised", text, kind, noted))
+                self._end("a call raised", CLOSED)
+            else:
+                self._end(f"{name} raised {text}")
+        except Exception as own:
+            self._fail(own)
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, CannotSay | Behind):
