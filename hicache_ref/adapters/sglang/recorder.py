@@ -319,6 +319,10 @@ class Recorder:
         self.ended, self._pass = why, True
         self.calls.threads.stop()
 
+    def is_behind(self) -> bool:
+        """Whether what was handed over is not all taken up."""
+        return self._ring.is_behind()
+
     def close(self) -> None:
         """The file is complete, and the cache is as it was."""
         if self._teller.is_finished:

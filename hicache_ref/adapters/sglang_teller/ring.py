@@ -121,6 +121,10 @@ class Writer(_Ring):
         self._words[_HEAD] = self._frame
         self._ring_bell()
 
+    def is_behind(self) -> bool:
+        """Whether the reader has not come to the end of what was handed over."""
+        return self._words[_TAIL] != self._words[_HEAD]
+
     def _ring_bell(self) -> None:
         try:
             os.write(self._bell, b"!")
