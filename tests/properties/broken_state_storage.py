@@ -51,6 +51,15 @@ def a_state_that_was_not_read_is_hung_up() -> Told:
     return world, *world.seen(Poll(reads=1))
 
 
+@broken_steps.broken("HC-STATE-36")
+def a_state_is_put_that_was_not() -> Told:
+    world, record = writing(state=True)
+    op, step = world.seen(WriteDone(id=record.id, pages=2, states=1))
+    ended = world.state.storage.records[record.id]
+    world.state.storage.records[record.id] = ended.model_copy(update={"states_done": 0})
+    return world, op, step
+
+
 @broken_steps.broken("HC-STATE-33")
 def an_anchor_loses_its_state() -> Told:
     world = attached(state=True)

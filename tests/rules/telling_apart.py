@@ -96,7 +96,7 @@ SETTING: dict[str, dict[str, object]] = {
 }
 
 
-OF_STATES = {"match_stamps_states", "split_stamps_state", "load_keeps_state_above", "state_copy", "prefetch_state"}
+OF_STATES = {"match_stamps_states", "split_stamps_state", "load_keeps_state_above", "prefetch_state", "state_copy"}
 """Rules that only matter to a hybrid model."""
 
 
