@@ -195,7 +195,9 @@ class StateSlotFreedTwice(Model):
         self.release(pool_name, slots)
 
 
-@plant_in_hybrid("host-slot-freed-on-device", "K1", "R10", expected=("HC-PAGE-03", "HC-PAGE-02", "HC-PAGE-08"))
+@plant_in_hybrid(
+    "host-slot-freed-on-device", "K1", "R10", expected=("HC-PAGE-03", "HC-PAGE-02", "HC-PAGE-08", "HC-CONF-01")
+)
 class HostSlotFreedOnDevice(Model):
     """A state slot that a node gives up on host is freed in the pool of the device.
 

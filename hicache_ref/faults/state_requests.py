@@ -50,7 +50,8 @@ class FailedCopyFillsRequest(Model):
 
     def land(self, ticket: Ticket, good: int) -> None:
         """For a request all is well."""
-        super().land(ticket, len(ticket.parts) if ticket.to == "request" and not ticket.doomed else good)
+        well = ticket.to == "request" and not ticket.doomed and not self.waits_for(ticket)
+        super().land(ticket, len(ticket.parts) if well else good)
 
 
 @plant_in_hybrid("pass-before-its-state", "K7", OWN, expected="HC-STATE-14")
