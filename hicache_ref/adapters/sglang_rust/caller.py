@@ -64,7 +64,7 @@ class Caller(Moving):
 
     # -- match and lock ---------------------------------------------------------------------------------------------
 
-    def _match(self, key: Key) -> Any:
+    def match(self, key: Key) -> Any:
         result = self.tree.match_prefix(self.core.match_params(key.tokens, key.extra))
         self.obey(result.cache_actions)
         if result.last_visited_node_id is not None:
@@ -73,7 +73,7 @@ class Caller(Moving):
 
     def on_match_prefix(self, op: MatchPrefix) -> Matched:
         """The core has matched the key, and split and stamped nodes on the way."""
-        found = self._match(op.key)
+        found = self.match(op.key)
         device = self._device_path(found)
         ends = {
             number: self.nodes.key_of(number)
@@ -100,7 +100,7 @@ class Caller(Moving):
             return Invalid(why=f"receipt {op.receipt} is in use")
         if op.at == "node":
             return Invalid(why="a node is known by a match alone")
-        found = self._match(op.key)
+        found = self.match(op.key)
         node = found.last_device_node_id if op.at == "device" else found.best_match_node_id
         self.receipts[op.receipt] = self.tree.inc_lock_ref(node)
         return Done()
@@ -164,6 +164,10 @@ class Caller(Moving):
         self.duplicates.clear()
         result = self._pump(self._insert_params(op, own))
         self.nodes.see(result.last_device_node)
+        return self.told_of_insert(op, result)
+
+    def told_of_insert(self, op: Insert, result: Any) -> Inserted:
+        """What the request's owner is told."""
         return Inserted(prefix=result.prefix_len // self.core.page_size, given_back=tuple(self.duplicates))
 
     def _insert_params(self, op: Insert, own: Pages) -> Any:
@@ -177,7 +181,12 @@ class Caller(Moving):
             prev_prefix_len=op.start * size,
             inserted_len=op.inserted * size,
             priority=op.priority,
+            **self.insert_more(op),
         )
+
+    def insert_more(self, op: Insert) -> dict[str, Any]:
+        """What else the core is told with an insert: nothing here."""
+        return {}
 
     def _pump(self, params: Any) -> Any:
         """The insert has run to its end, what it asked for done at each of its barriers (upstream: insert)."""

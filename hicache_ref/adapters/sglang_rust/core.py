@@ -51,6 +51,7 @@ class Core:
         self.bindings = bindings
         self.profile = profile
         self.page_size = profile.sizes.page_size
+        self.components = (KV, STATE) if profile.state else (KV,)
         rules = profile.rules
         kind = bindings.RustBigramUnifiedTreeCoreBinding if profile.bigram else bindings.RustUnifiedTreeCoreBinding
         self.tree: Any = kind(
@@ -62,7 +63,7 @@ class Core:
                 enable_kv_cache_events=True,
                 mamba_cache_chunk_size=profile.sizes.state_chunk if profile.state else None,
             ),
-            [KV, STATE] if profile.state else [KV],
+            list(self.components),
         )
         self.tree.set_hicache_enabled()
         self.follow(rules.write_policy)

@@ -104,4 +104,6 @@ def _segment(view: NodeView, locked: bool | None) -> Segment:
         device=view.device,
         host=view.host,
         locked=locked,
+        device_state=view.device_state,
+        host_state=view.host_state,
     )

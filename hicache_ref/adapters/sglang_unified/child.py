@@ -15,6 +15,7 @@ from hicache_ref.adapters.sglang_rust.core import load_bindings
 from hicache_ref.adapters.sglang_rust.observe import ObservedCaller
 from hicache_ref.adapters.sglang_unified.face import PythonBindings
 from hicache_ref.adapters.sglang_unified.following import describe
+from hicache_ref.adapters.sglang_unified.states import StateCaller
 from hicache_ref.adapters.sglang_unified.wheels import REAL
 from hicache_ref.vocabulary.adapter import AdapterError
 
@@ -35,7 +36,7 @@ def adapter_of(core: str, components: str, source: Path) -> TreeCoreAdapter:
     """An Adapter over that core. Raises AdapterError."""
     bindings = load_bindings(source) if core == "rust" else python_bindings(source)
     has_states = components == "full+mamba"
-    return TreeCoreAdapter(bindings, ObservedCaller, describe(has_states=has_states))
+    return TreeCoreAdapter(bindings, StateCaller if has_states else ObservedCaller, describe(has_states=has_states))
 
 
 def main(arguments: list[str]) -> None:
