@@ -64,6 +64,7 @@ test-long: $(STAMP) ## The tests that take minutes
 test-peers: $(STAMP) ## The tests that run released engines; fetches the pinned wheels first
 	$(CHECK) --adapter sglang-rust --fetch --steps 100 --requirement HC-PAGE-01
 	$(BIN)/python -m hicache_ref.adapters.sglang_hiradix.wheels
+	$(BIN)/python -m hicache_ref.adapters.sglang_himamba.wheels
 	$(PYTEST) -m peers
 
 bench: $(STAMP) ## Compare speeds with the peers

@@ -99,7 +99,7 @@ def check(
         if trace is not None:
             if adapter or adapter_cmd or profile:
                 raise Problem("--trace with an adapter or a profile, expected neither: the trace names both")
-            run, folder = _judged(trace, wanted, report, stack)
+            run, folder = _judged(trace, wanted, known, report, stack)
         else:
             if steps is None and examples is None and time_budget is None:
                 time_budget = TIME_BUDGET
@@ -184,8 +184,10 @@ def _story(campaign: Campaign, divergence: Divergence) -> Story:
         return Story(divergence.profile, (), None, fresh(divergence.profile))
 
 
-def _judged(path: Path, wanted: frozenset[str], report: Path, stack: ExitStack) -> tuple[Run, ReportFolder]:
-    """The trace has been judged. Raises TraceError, Problem."""
+def _judged(path: Path, wanted: frozenset[str], known: Path | None, report: Path,
+            stack: ExitStack) -> tuple[Run, ReportFolder]:  # fmt: skip
+    """The trace has been judged. Raises TraceError, KnownError, Problem."""
+    entries = () if known is None else read_known(known)
     trace = read_trace(path)
     expect_judgeable(path, trace)
     header = trace.header
@@ -195,8 +197,13 @@ def _judged(path: Path, wanted: frozenset[str], report: Path, stack: ExitStack) 
     stopped: list[bool] = []
     began = time.monotonic()
     with stopping(lambda: stopped.append(True)):
-        outlook = judge(trace, Checker(header.profile, only=wanted or None), lambda: bool(stopped))
-    remarks = []
+        outlook = judge(trace, Checker(header.profile, only=wanted or None), lambda: bool(stopped), entries)
+    reasons = {each.id: each.reason for each in entries}
+    remarks = [
+        f"known {each.known}: met at step {each.found_after - 1}, and nothing judged after it ({reasons[each.known]})"
+        for each in outlook.divergences
+        if each.known is not None
+    ]
     if trace.ended is not None:
         remarks.append(f"the recording ends after {len(trace.steps)} steps: {trace.ended}")
     outlook.seconds = time.monotonic() - began
@@ -215,7 +222,7 @@ def _judged(path: Path, wanted: frozenset[str], report: Path, stack: ExitStack) 
         level=description.level,
         seed=header.seed,
         wanted=wanted,
-        known=(),
+        known=entries,
         header=lambda profile: header,
         story=story,
         replay=lambda path: shlex.join(["hicache-ref", "check", "--trace", str(path)]),

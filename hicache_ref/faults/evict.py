@@ -6,7 +6,7 @@ from hicache_ref.faults.catalogue import OWN, STAGED, WRITE_BACK, plant
 from hicache_ref.model import Model
 from hicache_ref.model.evict import Rank
 from hicache_ref.model.state import Node, Ticket
-from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, ROOT, NodeId, PoolName
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, ROOT, NodeId, PoolName
 from hicache_ref.vocabulary.keys import PageKeys
 from hicache_ref.vocabulary.operations import Evict
 from hicache_ref.vocabulary.outcomes import Evicted, Refused
@@ -54,7 +54,7 @@ class HostEvictionTakesVictim(Model):
         evicted = super().evict_host(count)
         for number in above:
             node = self.state.nodes.get(number)
-            if node is not None and number != ROOT and not node.children and node.host is None and not node.locks[KV]:
+            if node is not None and number != ROOT and not node.children and node.host is None:
                 self.release(KV_DEVICE, node.at[KV_DEVICE])
         return evicted
 

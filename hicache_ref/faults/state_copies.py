@@ -19,7 +19,7 @@ from hicache_ref.vocabulary.ids import (
 # -- backup ---------------------------------------------------------------------------------------------------------
 
 
-@plant_in_hybrid("backup-leaves-state", "K4", OWN, expected=("HC-STATE-19", "HC-BACKUP-05"))
+@plant_in_hybrid("backup-leaves-state", "K4", OWN, expected=("HC-STATE-19", "HC-BACKUP-05", "HC-STATE-08"))
 class BackupLeavesState(Model):
     """A backup copies the node's KV, and its state stays on device alone."""
 
@@ -73,7 +73,7 @@ class BackupSourceCascades(Model):
         return tuple(Part(component=each, device=held[DEVICE[each]], host=node.at[HOST[each]]) for each in missing)
 
 
-@plant_in_hybrid("failed-state-costs-kv", "K4", OWN, expected="HC-STATE-11")
+@plant_in_hybrid("failed-state-costs-kv", "K4", OWN, expected=("HC-STATE-11", "HC-XFER-12"))
 class FailedStateCostsKv(Model):
     """A copy whose state part alone failed loses the KV too, which is in place."""
 

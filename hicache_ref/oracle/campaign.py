@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from hicache_ref.oracle.known import Known
+from hicache_ref.oracle.known import Known, watched
 from hicache_ref.oracle.lockstep import RAISED, Lockstep
-from hicache_ref.oracle.triggers import TRIGGERS
 from hicache_ref.requirements import Checker
 from hicache_ref.requirements.catalogue import catalogue_digest
 from hicache_ref.search.finding import Finding, Found, Recorded
@@ -105,7 +104,7 @@ class Campaign:
         self.level: Level = self.description.level
         self.seed = seed
         self.known = known
-        self.triggers = sorted({each.trigger for each in known if each.trigger in TRIGGERS})
+        self.triggers = watched(known)
         """Those that what is known names; other names of theirs are facts of the model."""
 
         self.keep_going = keep_going

@@ -3,13 +3,14 @@
 Nothing is executed but the model. Steps without an observation are compared by outcome only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from hicache_ref.oracle.campaign import Divergence, Outlook
+from hicache_ref.oracle.known import Known, watched
 from hicache_ref.oracle.lockstep import Lockstep
 from hicache_ref.requirements import Checker
-from hicache_ref.search.finding import Found
+from hicache_ref.search.finding import Finding, Found
 from hicache_ref.trace import Trace, TraceError, TraceStep
 from hicache_ref.vocabulary.adapter import Description
 from hicache_ref.vocabulary.observation import LEVELS, Level, Observation
@@ -63,10 +64,18 @@ class RecordedAdapter:
         return self.trace.steps[self.next - 1]
 
 
-def judge(trace: Trace, checker: Checker, pause: Callable[[], bool] = lambda: False) -> Outlook:
-    """What a campaign would have seen had it made these steps; `pause` is asked before each whether to stop."""
+def judge(
+    trace: Trace, checker: Checker, pause: Callable[[], bool] = lambda: False, known: Sequence[Known] = ()
+) -> Outlook:
+    """What a campaign would have seen had it made these steps; `pause` is asked before each whether to stop.
+
+    A divergence is one of those `known` as in a campaign, but that the trace is as it is and is not made smaller: a
+    trigger may be any step before, and an entry that is told by its smallest trace alone fits that very trace only.
+    """
     adapter = RecordedAdapter(trace)
     lockstep = Lockstep(adapter, adapter.describe(), trace.header.profile, adapter.describe().level, checker)
+    lockstep.watched = watched(known)
+    lockstep.forgives = lambda finding: any(each.goes_on for each in _covering(known, finding, lockstep))
     outlook = Outlook(walks=1, rules=[trace.header.profile.rules])
     try:
         for step in trace.steps:
@@ -75,7 +84,9 @@ def judge(trace: Trace, checker: Checker, pause: Callable[[], bool] = lambda: Fa
                 break
             lockstep.step(step.op, step.choices)
     except Found as found:
-        divergence = Divergence(found.finding, trace.header.profile, tuple(lockstep.steps), len(lockstep.steps))
+        name = next((each.id for each in _covering(known, found.finding, lockstep)), None)
+        steps = tuple(lockstep.steps)
+        divergence = Divergence(found.finding, trace.header.profile, steps, len(steps), name)
         if found.finding.source == "oracle":
             outlook.oracle_fault = divergence
         else:
@@ -84,6 +95,12 @@ def judge(trace: Trace, checker: Checker, pause: Callable[[], bool] = lambda: Fa
     outlook.tally.update(checker.tally)
     outlook.reached.update(checker.reached)
     return outlook
+
+
+def _covering(known: Sequence[Known], finding: Finding, lockstep: Lockstep) -> Iterator[Known]:
+    """The entries that are this finding."""
+    steps = [step.op for step in lockstep.steps]
+    return (each for each in known if each.covers(finding, steps, lockstep.met))
 
 
 def expect_judgeable(path: Path, trace: Trace) -> None:

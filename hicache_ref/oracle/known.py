@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 
 from hicache_ref.jsonlines import FileError, lines, opened
+from hicache_ref.oracle.triggers import TRIGGERS
 from hicache_ref.search.finding import Finding
 from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.operations import OPERATION, Operation
@@ -93,6 +94,11 @@ class Known(Frozen):
             and (self.says is None or re.search(self.says, finding.text) is not None)
             and (self.trigger is None or self.trigger in met)
         )
+
+
+def watched(known: Sequence[Known]) -> list[str]:
+    """The triggers that entries name; other names of theirs are facts of the model."""
+    return sorted({each.trigger for each in known if each.trigger in TRIGGERS})
 
 
 def canonical(steps: Sequence[Operation]) -> tuple[str, ...]:

@@ -106,21 +106,27 @@ class Sweep:
 
     def _take_op(self) -> None:
         """What the operation did before its first eviction: it pinned its path or anchor, or revived its path."""
-        op = self.change.op
+        op, rules = self.change.op, self.before.rules
         if isinstance(op, LoadBack):
-            for row, at in self.before.cached(self.change.hashes):
+            path = self.before.cached(self.change.hashes)
+            for row, at in path:
                 self.locks[row.id] = row.lock + 1
+                if rules.load_matches:
+                    self._pass_by(row)
                 if at + 1 == len(row.hashes) and row.hashes[-1] == self.change.hashes[-1]:
                     self.state_locks[row.id] += 1
+            above = [row for row, _ in path if row.device is not None]
+            if above and above[-1] is not path[-1][0] and rules.load_keeps_state_above:
+                self.state_locks[above[-1].id] += 1
         elif isinstance(op, TakePages) and op.prefix is not None:
             for row, _ in self.before.cached(self.before.hashes_of(op.prefix)):
                 self.locks[row.id] = row.lock + 1
                 self.state_locks[row.id] = row.state_lock + (row.hashes[-1] == self.before.hashes_of(op.prefix)[-1])
         elif isinstance(op, Insert):
             for row, at in self.before.cached(self.change.hashes):
-                self.last[row.id] = self.before.clock + 1
-                if self.before.rules.split_raises_priority == "both":
+                if rules.split_raises_priority == "both":
                     self.row[row.id] = row._replace(priority=max(row.priority, op.priority))
+                self._pass_by(row)
                 if at + 1 == len(row.hashes):
                     self.resident.add(row.id)
                 if row.hashes[-1] == self.change.hashes[-1]:
@@ -129,6 +135,12 @@ class Sweep:
             found = self.before.cached(self.change.hashes)[: ends(self.before, self.change.hashes).best]
             self.pins.update([row.id for row, _ in found[-1:]])
             self.anchors.update([row.id for row, _ in found[-1:]])
+
+    def _pass_by(self, row: Row) -> None:
+        """The row is on a path that is used now; by the rule its state is used too."""
+        self.last[row.id] = self.before.clock + 1
+        if self.before.rules.match_stamps_states == "path":
+            self.row[row.id] = self.row[row.id]._replace(state_last=self.before.clock + 1)
 
     def _replay(self, victims: tuple[tuple[PoolName, PageHash], ...]) -> None:
         pending: Row | None = None

@@ -286,8 +286,8 @@ def run(wanted: Wanted) -> dict[str, Any]:
             scheduler.turn()
     said["seconds"] = time.process_time() - began
     if recorder is not None:
-        said["ended"] = recorder.ended
         recorder.close()
+        said["ended"] = None if recorder.ended == "closed" else recorder.ended
     said["own_after"] = own(engine)
     if wanted.late:
         try:

@@ -5,6 +5,7 @@ import pytest
 from hicache_ref.adapters.failures import ImplementationFailed
 from hicache_ref.adapters.inproc import InProcess
 from hicache_ref.vocabulary.adapter import AdapterError, Description
+from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Reset, TakePages
 from hicache_ref.vocabulary.outcomes import Refused, Took
 from hicache_ref.vocabulary.profile import Profile
@@ -35,6 +36,21 @@ def test_an_object_may_return_an_outcome_or_a_dict() -> None:
     expected = Took(pages=(3,))
     assert expected == InProcess(Answers(expected), DESCRIPTION).apply(TAKE)
     assert expected == InProcess(Answers({"kind": "took", "pages": [3]}), DESCRIPTION).apply(TAKE)
+
+
+class OfStates:
+    """An object that tells what it was asked for."""
+
+    def take_pages(self, **fields: object) -> object:
+        """A refusal that names what was asked."""
+        return Refused(why=", ".join(fields))
+
+
+def test_what_only_a_hybrid_model_asks_is_left_out_where_it_is_not_asked() -> None:
+    """Goal: objects without states need not know of them. Method: the same operation with a prefix and without."""
+    adapter = InProcess(OfStates(), DESCRIPTION)
+    assert Refused(why="rid, n") == adapter.apply(TAKE)
+    assert Refused(why="rid, n, prefix") == adapter.apply(TakePages(rid="r", n=1, prefix=Key(tokens=(1,))))
 
 
 def test_what_is_no_outcome_is_a_failure_of_the_object() -> None:

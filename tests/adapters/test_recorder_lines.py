@@ -1,15 +1,23 @@
 """What a recorder writes: whole lines, bounded, in the format that readers know. Needs no engine."""
 
+import os
+import random
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
-from hicache_ref.adapters.sglang import lines, writing
 from hicache_ref.adapters.sglang.threads import Asked, Read, Threads, Written
-from hicache_ref.adapters.sglang.tickets import Copies
-from hicache_ref.adapters.sglang.writing import TraceWriter
+from hicache_ref.adapters.sglang_teller import Teller, lines
+from hicache_ref.adapters.sglang_teller.nodes import CannotSay, Shape
+from hicache_ref.adapters.sglang_teller.ring import CLOSED, Behind, Reader, Writer, made_memory
+from hicache_ref.adapters.sglang_teller.tickets import Copies
+from hicache_ref.adapters.sglang_teller.writing import TraceWriter, begun
+from hicache_ref.jsonlines import LINE_BYTES_MAX
 from hicache_ref.oracle.judge import judge
 from hicache_ref.requirements import Checker
 from hicache_ref.trace import Implementation, TraceError, TraceHeader, read_trace, write_trace
@@ -24,14 +32,20 @@ HEADER = TraceHeader(
     implementation=Implementation(name="toy", version="1"),
     level="tree",
 )
+SHAPE = Shape(1, 6, 1, 2, allocates_before=False, acknowledges_batches=True)
+
+
+def writer_of(path: Path) -> TraceWriter:
+    """A writer of a trace that begins."""
+    return TraceWriter(begun(path, HEADER), str(path))
 
 
 def test_lines_are_those_of_the_format(tmp_path: Path) -> None:
     """Goal: made by hand, read by the reader. Method: a key in a namespace, a missing value, an outcome, an end."""
-    writer = TraceWriter(tmp_path / "t.jsonl", HEADER)
+    writer = writer_of(tmp_path / "t.jsonl")
     writer.step(lines.op(b"load_back", key=lines.key([1, 2], "ten\u00e4nt"), quota=None), lines.DONE)
     writer.step(lines.op(b"poll", backups=1), lines.told(b"polled", backups=["h:1"]))
-    writer.end(b'"enough"')
+    writer.end("enough")
     trace = read_trace(tmp_path / "t.jsonl")
 
     assert (HEADER, "enough") == (trace.header, trace.ended)
@@ -41,34 +55,100 @@ def test_lines_are_those_of_the_format(tmp_path: Path) -> None:
     assert [Done(), Polled(backups=("h:1",))] == [s.outcome for s in trace.steps]
 
 
-def test_lines_reach_the_file_whole_and_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: bounded memory, and a crash that leaves whole lines. Method: look at the file after each step."""
-    monkeypatch.setattr(writing, "LINES_HELD", 3)
-    path = tmp_path / "t.jsonl"
-    writer = TraceWriter(path, HEADER)
-    seen = []
-    for _ in range(7):
-        writer.step(lines.op(b"poll"), lines.told(b"polled"))
-        data = path.read_bytes()
-        assert data.endswith(b"\n")
-        seen.append(data.count(b"\n"))
+@pytest.mark.parametrize("seed", range(6))
+def test_a_ring_hands_over_what_was_put_into_it(seed: int) -> None:
+    """Goal: nothing is lost or torn where the ring goes round. Method: blocks of drawn sizes, a reader that lags."""
+    rng, size = random.Random(seed), 1 << 14
+    memory, (bell, rope) = made_memory(size), os.pipe()
+    writer, reader = Writer(memory, rope, size), Reader(memory, bell, size)
+    frames, told, sent = reader.frames(), [], []
+    for _ in range(300):
+        block = rng.randbytes(rng.randrange(1500))
+        writer.records.append((writer.put(block), len(sent)))
+        sent.append(block)
+        if rng.random() < 0.5:
+            writer.flush()
+            told += [(bytes(reader.bytes(span)), number) for span, number in next(frames)]
+    writer.flush()
+    writer.end(CLOSED)
+    told += [(bytes(reader.bytes(span)), number) for records in frames for span, number in records]
 
-    assert [1, 1, 4, 4, 4, 7, 7] == seen
-    writer.close()
-    assert 7 == len(read_trace(path).steps)
+    assert [(block, number) for number, block in enumerate(sent)] == told
+    assert CLOSED == reader.why()
+
+
+def test_whoever_writes_into_a_full_ring_does_not_wait(tmp_path: Path) -> None:
+    """Goal: bounded memory, no stall, and a trace that says so. Method: more than a ring takes, behind a whole step."""
+    path = tmp_path / "t.jsonl"
+    teller = Teller(begun(path, HEADER), str(path), SHAPE, size=1 << 14)
+    teller.ring.records += [b"evict", 1, 0]
+    teller.ring.flush()
+    with pytest.raises(Behind) as behind:
+        teller.ring.put(bytes(1 << 15))
+    teller.ring.end(str(behind.value))
+
+    assert "the trace is incomplete: it was not written as fast as calls came" == teller.finished()["ended"]
+    trace = read_trace(path)
+    assert [ops.Evict(n=1)] == [step.op for step in trace.steps]
+    assert str(behind.value) == trace.ended
+
+
+def test_what_was_handed_over_outlives_a_killed_process(tmp_path: Path) -> None:
+    """Goal: a crash loses what was not handed over, and no more. Method: a process kills itself after two steps."""
+    path = tmp_path / "t.jsonl"
+    script = f"""if True:
+        import os
+        from tests.adapters.test_recorder_lines import HEADER, SHAPE, Teller, begun
+        teller = Teller(begun({str(path)!r}, HEADER), {str(path)!r}, SHAPE)
+        teller.ring.records += [b"evict", 1, 0, b"evict", 2, 0]
+        teller.ring.flush()
+        teller.ring.records += [b"evict", 3, 0]
+        os.kill(os.getpid(), 9)
+    """
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH"))))}
+    killed = subprocess.run([sys.executable, "-W", "ignore", "-c", script], env=env, check=False)
+    for _ in range(200):
+        trace = read_trace(path)
+        if trace.ended is not None:
+            break
+        time.sleep(0.05)
+
+    assert -9 == killed.returncode
+    assert [ops.Evict(n=1), ops.Evict(n=2)] == [step.op for step in trace.steps]
+    assert "the recorded process ended without closing the trace: what it did last may be missing" == trace.ended
+
+
+def test_no_line_is_longer_than_a_reader_takes(tmp_path: Path) -> None:
+    """Goal: a trace that can be read. Method: a step as long as a line may be, and one that is longer."""
+    writer = writer_of(tmp_path / "t.jsonl")
+    space = LINE_BYTES_MAX - len(b'{"i":0,"op":\n')
+    writer.step(b" " * space, b"")
+    with pytest.raises(CannotSay, match="a step whose line has 8388609 bytes"):
+        writer.step(b" " * (space + 1), b"")
+
+
+def test_what_the_trace_has_no_words_for_ends_it(tmp_path: Path) -> None:
+    """Goal: the server learns of it. Method: an unlock of what nobody locked."""
+    path = tmp_path / "t.jsonl"
+    teller = Teller(begun(path, HEADER), str(path), SHAPE)
+    teller.ring.records += [b"evict", 1, 0, b"unlock", 7]
+    teller.ring.flush()
+    why = teller.finished()["ended"]
+
+    assert "a node is unlocked that nobody has locked since the recording began" == why == read_trace(path).ended
 
 
 def test_what_cannot_be_written_is_an_error_of_traces(tmp_path: Path) -> None:
     """Goal: a message, not a traceback of the system's. Method: a folder that is not there."""
     with pytest.raises(TraceError, match="cannot be written"):
-        TraceWriter(tmp_path / "nowhere" / "t.jsonl", HEADER)
+        begun(tmp_path / "nowhere" / "t.jsonl", HEADER)
 
 
 def test_nothing_follows_an_end(tmp_path: Path) -> None:
     """Goal: an end in the middle is an error with its line. Method: a step after it; and an end survives a rewrite."""
     path = tmp_path / "t.jsonl"
-    writer = TraceWriter(path, HEADER)
-    writer.end(b'"enough"')
+    writer = writer_of(path)
+    writer.end("enough")
     write_trace(tmp_path / "again.jsonl", read_trace(path))
     assert "enough" == read_trace(tmp_path / "again.jsonl").ended
     with path.open("ab") as stream:
@@ -80,7 +160,7 @@ def test_nothing_follows_an_end(tmp_path: Path) -> None:
 def test_a_node_that_is_known_is_locked_without_a_match(tmp_path: Path) -> None:
     """Goal: a lock by node and an insert of nothing new can be told. Method: a trace of them, judged."""
     path = tmp_path / "t.jsonl"
-    writer = TraceWriter(path, HEADER)
+    writer = writer_of(path)
     key = lines.key([1, 2], None)
     writer.step(lines.op(b"take_pages", rid="r", n=2), lines.told(b"took", pages=[0, 1]))
     writer.step(lines.op(b"forward", rid="r", key=key, start=0), lines.DONE)
@@ -96,30 +176,13 @@ def test_a_node_that_is_known_is_locked_without_a_match(tmp_path: Path) -> None:
     assert ([], None, 8) == (outlook.divergences, outlook.oracle_fault, outlook.steps)
 
 
-class Cache:
-    """As much of a cache as copies ask about."""
-
-    def __init__(self) -> None:
-        self.ongoing_write_through: dict[int, object] = {1: None, 2: None}
-        self.ongoing_load_back: dict[int, object] = {}
-
-
-class Node:
-    """A node by its number."""
-
-    def __init__(self, number: int) -> None:
-        self.id = number
-
-
 def test_copies_end_when_the_cache_waits_no_more() -> None:
     """Goal: names as the model gives them, ends in order. Method: two of one key, one within its own call."""
-    cache = Cache()
-    copies = Copies(cache)
-    names = [copies.submitted("host", Node(number), "1.2", 2, call=number) for number in (1, 2)]
-    assert ["h:1.2", "h:1.2#2"] == names
-    cache.ongoing_write_through.clear()
+    copies = Copies()
+    names = [copies.submitted("host", number, "1.2", 2) for number in (1, 2)]
 
-    assert (["h:1.2"], []) == copies.applied(call=2)
+    assert ["h:1.2", "h:1.2#2"] == names
+    assert (["h:1.2"], []) == copies.applied([1, 2], [], at_once=[2])
     assert 0 == len(copies)
 
 
@@ -150,5 +213,5 @@ def test_threads_note_what_storage_answered() -> None:
         threads.backup(fail, operation)
 
     expected = [Asked(operation, 3), Read(operation, 2, False), Read(operation, 1, True), Written(operation, 0, True)]
-    assert expected == threads.notes()
-    assert not threads.has_notes()
+    assert expected == list(threads.taken())
+    assert not threads.notes

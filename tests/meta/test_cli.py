@@ -157,6 +157,21 @@ def test_a_recording_without_observations_is_judged_by_its_outcomes(shell: Shell
     assert 0 == shell("explain", trace(Path("good.jsonl"), GOOD, name="somebody's engine")).code
 
 
+def test_a_known_divergence_of_a_recording_is_not_red(shell: Shell) -> None:
+    """Goal: what is known of a server is told apart in its traces. Method: one entry that fits, one that does not."""
+    file = trace(Path("run.jsonl"), WRONG, name="somebody's engine")
+    ran = shell("check", "--trace", file, "--format", "json")
+    (line,) = ran.json["divergences"]
+    entry = {"id": "K-1", "requirement": line["requirement"], "operation": line["operation"], "reason": "we know"}
+    for name, says in (("fits", "."), ("fits-not", "no such text")):
+        Path(name).write_text(json.dumps(entry | {"says": says, "profile": {}, "trace": []}) + "\n")
+    fits, fits_not = (shell("check", "--trace", file, "--known", name) for name in ("fits", "fits-not"))
+
+    assert (1, 4, 1) == (ran.code, fits.code, fits_not.code)
+    assert "divergences   0 new, 1 known" in fits.out
+    assert "known K-1: met at step 0, and nothing judged after it (we know)" in fits.out
+
+
 def test_a_step_that_did_not_end_is_a_divergence(shell: Shell) -> None:
     """Goal: a process that died in a step is not forgiven. Method: a recording whose last step has no outcome."""
     file = trace(Path("run.jsonl"), GOOD, TraceStep(i=1, op=MatchPrefix(key=Key(tokens=(1,)))))

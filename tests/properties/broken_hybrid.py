@@ -24,6 +24,7 @@ from tests.properties import broken_states
 from tests.properties.breaking import DEVICE, HOST, World, key, told
 from tests.properties.broken_states import backed_up
 from tests.properties.broken_steps import STEPS, Told, broken, cached
+from tests.properties.broken_storage import attach
 
 __all__ = ["STEPS"]
 
@@ -38,9 +39,9 @@ def hybrid() -> World:
     return cached("12", state=True)
 
 
-def on_both_tiers() -> World:
+def on_both_tiers(**rules: object) -> World:
     """`12` and its state are on device and on host."""
-    world = World(state=True)
+    world = World(state=True, **rules)
     backed_up(world, "12")
     return world
 
@@ -226,6 +227,27 @@ def a_state_is_copied_for_who_begins_anew() -> Told:
     world = hybrid()
     _, step = world.seen(TakePages(rid="q", n=1, prefix=key("12")))
     return world, TakePages(rid="q", n=1), step
+
+
+@broken("HC-XFER-13")
+def a_load_may_fail_from_which_a_request_has_its_state() -> Told:
+    world = on_both_tiers(state_copy="blocking")
+    world.do(Evict(n=2), LoadBack(key=key("12")))
+    op, step = world.seen(TakePages(rid="q", n=1, prefix=key("12")))
+    world.state.tickets["d:1.2"] = replace(world.state.tickets["d:1.2"], sure=0)
+    return world, op, step
+
+
+@broken("HC-STORE-02")
+def a_state_is_owed_and_not_offered() -> Told:
+    world = World(state=True)
+    world.do(attach())
+    world.insert("12")
+    world.do(WriteBackup(key=key("12")), CopyDone(ticket="h:1.2"))
+    op, step = world.seen(Poll(backups=1))
+    (write,) = world.state.storage.records.values()
+    world.state.storage.records[write.id] = write.model_copy(update={"states": (), "ends": ()})
+    return world, op, step
 
 
 @broken("HC-STATE-14")

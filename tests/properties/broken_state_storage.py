@@ -39,6 +39,14 @@ def a_write_puts_a_state_under_the_wrong_hash() -> World:
     return world
 
 
+@broken_steps.broken("HC-STATE-36")
+def a_state_that_came_is_not_in_its_slot() -> Told:
+    world, record = reading(state=True)
+    op, step = world.seen(ReadDone(id=record.id, pages=2, state=True))
+    world.state.pools[STATE_HOST].stamp[record.states[0]] = None
+    return world, op, step
+
+
 @broken_steps.broken("HC-STATE-31", "HC-PREF-07")
 def a_state_that_was_not_read_is_hung_up() -> Told:
     world, record = reading(state=True)
@@ -49,6 +57,15 @@ def a_state_that_was_not_read_is_hung_up() -> Told:
     world.checker.start(world.state)
     world.state.storage.records[record.id] = ended
     return world, *world.seen(Poll(reads=1))
+
+
+@broken_steps.broken("HC-STATE-36")
+def a_state_is_put_that_was_not() -> Told:
+    world, record = writing(state=True)
+    op, step = world.seen(WriteDone(id=record.id, pages=2, states=1))
+    ended = world.state.storage.records[record.id]
+    world.state.storage.records[record.id] = ended.model_copy(update={"states_done": 0})
+    return world, op, step
 
 
 @broken_steps.broken("HC-STATE-33")

@@ -69,6 +69,7 @@ OTHER: dict[str, object] = {
     "load_matches": True,
     "load_keeps_state_above": True,
     "state_copy": "blocking",
+    "prefetch_state": "submission",
 }
 SETTING: dict[str, dict[str, object]] = {
     "selective_hits": {"write_policy": "write_through_selective"},
@@ -95,7 +96,7 @@ SETTING: dict[str, dict[str, object]] = {
 }
 
 
-OF_STATES = {"match_stamps_states", "split_stamps_state", "load_keeps_state_above", "state_copy"}
+OF_STATES = {"match_stamps_states", "split_stamps_state", "load_keeps_state_above", "prefetch_state", "state_copy"}
 """Rules that only matter to a hybrid model."""
 
 

@@ -1,26 +1,31 @@
-"""The recorder: wraps the methods of a live cache, and writes what their calls amount to.
+"""The recorder: wraps the methods of a live cache, and hands over what their calls were.
 
-Methods are wrapped on the object, never on its class. Of calls within calls only the outermost is written; methods that
-are nothing but calls, as `cache_finished_req`, are not wrapped. Copies and storage work end in the trace when the
-scheduler learns of it. A fault of the recorder's own ends the recording and never reaches the server.
+Methods are wrapped on the object, never on its class. Of calls within calls only the outermost is recorded; methods
+that are nothing but calls, as `cache_finished_req`, are not wrapped. A fault of the recorder's own ends the recording
+and never reaches the server, nor does the server ever wait for the process that writes.
 """
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial, wraps
+from itertools import count
 from typing import Any
 
-from pydantic_core import to_json
-
-from hicache_ref.adapters.sglang import lines
 from hicache_ref.adapters.sglang.calls import CannotSay
+from hicache_ref.adapters.sglang.capture import Capture
 from hicache_ref.adapters.sglang.storing import StoringCalls
-from hicache_ref.adapters.sglang.writing import TraceWriter
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
-from hicache_ref.trace import TraceError
+from hicache_ref.adapters.sglang_teller import LOST, Teller
+from hicache_ref.adapters.sglang_teller.ring import CLOSED, Behind
 
-LOOKING_SHARE = 0.03
+LOOKING_SHARE = 0.02
 """Of the cache's own time, so much at most is spent on looking at the whole tree, unless somebody says otherwise."""
+
+RECORDS_HELD = 2048
+CALLS_HELD = 256
+IDLE_POLLS = 1024
+"""So much is held back before it is handed over, and that for so many polls that find nothing."""
 
 _QUEUES = (
     "prefetch_revoke_queue",
@@ -35,55 +40,60 @@ _RECORDED = "is_recorded"
 _UNSET = object()
 """Stands for what an object has from its class."""
 
-Before = Callable[..., Any]
-After = Callable[[Any, Any], None]
+Before = Callable[[Any, Any], Any]
+After = Callable[[Any, Any, Any, Any], None]
 
 
 class Recorder:
-    """Writes what happens to the cache of `engine`, until `close`, or until a call that the trace has no words for."""
+    """Records what happens to the cache of `engine`, until `close`, or until a call that the trace has no words for."""
 
-    def __init__(self, engine: Engine, writer: TraceWriter, look_every: int, looking_share: float) -> None:
+    def __init__(self, engine: Engine, teller: Teller, look_every: int, looking_share: float) -> None:
         self.ended: str | None = None
-        """Why nothing is written any more; None while it is."""
+        """Why nothing is recorded any more; None while it is."""
 
         self.cache_seconds = 0.0
         """What the recorded calls took, without the recorder."""
 
-        self.calls = StoringCalls(engine, writer)
+        self.teller_seconds = 0.0
+        """CPU time of the process that writes, known at the end."""
+
+        self._teller, self._ring = teller, teller.ring
+        self._capture = Capture(engine, teller.ring)
+        self.calls = StoringCalls(self._capture)
         self._cache = engine.cache
-        self._writer = writer
         self._look_every, self._looking_share = look_every, looking_share
         self._next_look, self._looks_from = look_every, 0.0
-        self._inside = False
+        self._made, self._next_hand_over = 0, CALLS_HELD
+        self._pass = False
+        """Whether calls pass unrecorded: they are within another, or nothing is recorded any more."""
+
         self._wrapped: list[tuple[Any, str, Any]] = []
         self._wrap_all()
 
     def _wrap_all(self) -> None:
         calls = self.calls
         self._watch(self._cache, "write_backup", calls.on_write)
-        for name, before, after in (
-            ("match_prefix", calls.before_match, calls.after_match),
-            ("inc_lock_ref", calls.before_lock, calls.after_lock),
-            ("dec_lock_ref", calls.before_lock, calls.after_unlock),
-            ("insert", calls.before_insert, calls.after_insert),
-            ("evict", calls.before_evict, calls.after_evict),
-            ("evict_host", calls.before_evict_host, calls.after_evict_host),
-            ("load_back", calls.before_load, calls.after_load),
-            ("check_hicache_events", calls.before_nothing, calls.after_poll),
-            ("flush_write_through_acks", calls.before_nothing, calls.after_poll),
-            ("writing_check", calls.before_nothing, calls.after_poll),
-            ("loading_check", calls.before_nothing, calls.after_poll),
-            ("reset", calls.before_nothing, calls.after_reset),
-            ("prefetch_from_storage", calls.before_prefetch, calls.after_prefetch),
-            ("check_prefetch_progress", calls.before_progress, calls.after_progress),
-            ("pop_prefetch_loaded_tokens", calls.before_progress, calls.after_pop),
-            ("release_aborted_request", calls.before_progress, calls.after_abort),
-            ("drain_storage_control_queues", calls.before_nothing, calls.after_poll),
-            ("attach_storage_backend", calls.before_nothing, self._after_attach),
-            ("detach_storage_backend", calls.before_nothing, calls.after_detach),
-            ("clear_storage_backend", calls.before_nothing, calls.after_clear),
+        self._wrap_lock("inc_lock_ref", b"lock")
+        self._wrap_lock("dec_lock_ref", b"unlock")
+        for name in ("check_hicache_events", "flush_write_through_acks", "writing_check", "loading_check",
+                     "drain_storage_control_queues"):  # fmt: skip
+            self._wrap_poll(name)
+        for name, kind, before, after in (
+            ("match_prefix", b"match", None, calls.after_match),
+            ("insert", b"insert", calls.before_insert, calls.after_insert),
+            ("evict", b"evict", calls.before_evict, calls.after_evict),
+            ("evict_host", b"evict_host", calls.before_evict_host, calls.after_evict_host),
+            ("load_back", b"load", calls.before_load, calls.after_load),
+            ("reset", b"", None, calls.after_reset),
+            ("prefetch_from_storage", b"", calls.before_prefetch, calls.after_prefetch),
+            ("check_prefetch_progress", b"", calls.before_progress, calls.after_progress),
+            ("pop_prefetch_loaded_tokens", b"", calls.before_progress, calls.after_pop),
+            ("release_aborted_request", b"", calls.before_progress, calls.after_abort),
+            ("attach_storage_backend", b"", None, self._after_attach),
+            ("detach_storage_backend", b"", None, calls.after_detach),
+            ("clear_storage_backend", b"", None, calls.after_clear),
         ):
-            self._wrap(name, before, after)
+            self._wrap(name, kind, before, after)
         self._watch(self._cache, "_insert_helper_host", calls.on_host_insert)
         self._watch_storage()
 
@@ -105,12 +115,12 @@ class Recorder:
                 self._watch(queue, "get", partial(self._on_get, name))
 
     def _on_get(self, name: str, item: Any, *args: Any, **kwargs: Any) -> None:
-        if self._inside:
+        if self._pass and self.ended is None:
             self.calls.on_get(name, item)
 
-    def _after_attach(self, noted: Any, result: Any) -> None:
+    def _after_attach(self, noted: Any, result: Any, args: Any, named: Any) -> None:
         self._watch_storage()
-        self.calls.after_attach(noted, result)
+        self.calls.after_attach(noted, result, args, named)
 
     def _stand_in(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
         original = getattr(owner, name, None)
@@ -121,33 +131,88 @@ class Recorder:
 
     # -- wrapping ---------------------------------------------------------------------------------------------------
 
-    def _wrap(self, name: str, before: Before, after: After) -> None:
+    def _wrap(self, name: str, kind: bytes, before: Before | None, after: After) -> None:
+        """Calls of the method are recorded; of one of a `kind` that raises, what it was given."""
         original = getattr(self._cache, name, None)
         if original is None:
             return
+        calls, clock, finish = self.calls, time.perf_counter, self._finish
+        waited, notes = calls.waited, calls.threads.notes
 
         @wraps(original)
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            if self._inside or self.ended is not None:
+            if self._pass:
                 return original(*args, **kwargs)
-            self._inside = True
-            self.calls.number += 1
+            self._pass, noted = True, None
             try:
-                self._guarded(self.calls.begin)
-                noted = self._guarded(before, *args, **kwargs)
-                began = time.perf_counter()
-                try:
-                    result = original(*args, **kwargs)
-                except BaseException as error:
-                    self._guarded(self._broke_off, name, noted, error)
-                    raise
-                self.cache_seconds += time.perf_counter() - began
-                self._guarded(self._finish, after, noted, result)
-                return result
-            finally:
-                self._inside = False
+                if waited or notes:
+                    calls.begin()
+                if before is not None:
+                    noted = before(args, kwargs)
+            except Exception as error:
+                self._fail(error)
+            began = clock()
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                self._broke_off(name, kind, noted, error, args, kwargs)
+                raise
+            self.cache_seconds += clock() - began
+            finish(after, noted, result, args, kwargs)
+            return result
 
         self._replace(self._cache, name, recorded)
+
+    def _wrap_poll(self, name: str) -> None:
+        """As `_wrap`. Most polls find nothing, and there are many."""
+        original = getattr(self._cache, name, None)
+        if original is None:
+            return
+        calls, finish, after = self.calls, self._finish, self.calls.after_poll
+        news = (calls.to_host, calls.to_device, calls.waited, calls.threads.notes, calls.drained, calls.untold)
+        records, idle = self._ring.records, count(1)
+
+        @wraps(original)
+        def polled(*args: Any, **kwargs: Any) -> Any:
+            if self._pass:
+                return original(*args, **kwargs)
+            if (calls.waited or calls.threads.notes) and self._begin():
+                return original(*args, **kwargs)
+            self._pass = True
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                self._broke_off(name, b"", None, error, args, kwargs)
+                raise
+            if any(news) or (records and not next(idle) % IDLE_POLLS):
+                finish(after, None, result, args, kwargs)
+            else:
+                self._pass = False
+            return result
+
+        self._replace(self._cache, name, polled)
+
+    def _wrap_lock(self, name: str, kind: bytes) -> None:
+        """As `_wrap`. Locks are short, and call nothing that is recorded."""
+        original = getattr(self._cache, name)
+        add, number_of = self._capture.add, self._capture.node
+
+        @wraps(original)
+        def locked(node: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                result = original(node, *args, **kwargs)
+            except BaseException as error:
+                if not self._pass:
+                    self._broke_off(name, b"", None, error, (node,), kwargs)
+                raise
+            if not self._pass and node.parent is not None:
+                try:
+                    add((kind, number_of(node)))
+                except Exception as error:
+                    self._fail(error)
+            return result
+
+        self._replace(self._cache, name, locked)
 
     def _watch(self, owner: Any, name: str, watcher: Callable[..., None]) -> None:
         """Whenever `name` of `owner` has returned, within other calls too, `watcher(result, *args)` is called."""
@@ -158,7 +223,11 @@ class Recorder:
         @wraps(original)
         def watched(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            self._guarded(watcher, result, *args, **kwargs)
+            if self.ended is None:
+                try:
+                    watcher(result, *args, **kwargs)
+                except Exception as error:
+                    self._fail(error)
             return result
 
         self._replace(owner, name, watched)
@@ -167,56 +236,104 @@ class Recorder:
         self._wrapped.append((owner, name, owner.__dict__.get(name, _UNSET)))
         setattr(owner, name, by)
 
-    def _guarded(self, act: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What `act` returns. Its failure ends the recording."""
-        if self.ended is not None:
-            return None
+    def _begin(self) -> bool:
+        """What happened between calls is recorded; or why that cannot be."""
         try:
-            return act(*args, **kwargs)
-        except CannotSay as error:
-            self._end(str(error))
+            self.calls.begin()
         except Exception as error:
-            self._end(f"the recorder failed: {type(error).__name__}: {error}")
-        return None
+            self._fail(error)
+        return self._pass
 
-    def _finish(self, after: After, noted: Any, result: Any) -> None:
-        after(noted, result)
-        self.calls.settle()
-        if self._writer.steps >= self._next_look and self.cache_seconds >= self._looks_from:
-            began = time.perf_counter()
-            self.calls.look()
-            took = time.perf_counter() - began
-            self._next_look = self._writer.steps + self._look_every
-            self._looks_from = self.cache_seconds + took / self._looking_share
+    def _finish(self, after: After, noted: Any, result: Any, args: Any, kwargs: Any) -> None:
+        """A call has returned and is recorded. A failure of the recorder's ends the recording."""
+        if self.ended is not None:
+            return
+        calls, ring = self.calls, self._ring
+        try:
+            if calls.waited:
+                calls.over()
+            after(noted, result, args, kwargs)
+            calls.settle()
+            self._made += 1
+            if self._made >= self._next_look:
+                self._look()
+            if len(ring.records) > RECORDS_HELD or ring.is_full or self._made >= self._next_hand_over:
+                self._hand_over()
+        except Exception as error:
+            self._fail(error)
+        self._pass = self.ended is not None
+
+    def _hand_over(self) -> None:
+        """What was recorded is the other process's."""
+        self._next_hand_over = self._made + CALLS_HELD
+        self._capture.forget_some()
+        self._ring.flush()
+        said = self._teller.said()
+        if said is not None:
+            self._stop(said)
+
+    def _look(self) -> None:
+        """The whole tree is looked at, if that is cheap enough and there is room for it."""
+        self._next_look = self._made + self._look_every
+        if self.cache_seconds < self._looks_from:
+            return
+        began = time.perf_counter()
+        nodes = self._capture.tree()
+        if nodes is not None:
+            self._capture.add((b"look", *self._capture.look(nodes), self.calls.fetched()))
+        self._looks_from = self.cache_seconds + (time.perf_counter() - began) / self._looking_share
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def _broke_off(self, name: str, noted: Any, error: BaseException) -> None:
+    def _broke_off(self, name: str, kind: bytes, noted: Any, error: BaseException, args: Any, named: Any) -> None:
         """The call raised: it is the last step."""
-        if isinstance(noted, tuple) and noted[0]:
-            self._writer.step(noted[0], lines.raised(error))
-            self._end(None)
-        else:
-            self._end(f"{name} raised {type(error).__name__}: {error}")
-
-    def _end(self, why: str | None) -> None:
-        """Nothing more is written; the last line says why, unless the last step does."""
-        self.ended = why or "a call raised"
+        if self.ended is not None:
+            return
+        text = f"{type(error).__name__}: {error}"
         try:
-            if why is not None:
-                self._writer.end(to_json(why))
-            self._writer.close()
-        except TraceError as error:
-            self.ended = str(error)
+            if kind == b"match":
+                noted = self.calls.match(args, named)
+            if kind and noted is not None:
+                self._capture.add((b"raised", text, kind, noted))
+                self._end("a call raised", CLOSED)
+            else:
+                self._end(f"{name} raised {text}")
+        except Exception as own:
+            self._fail(own)
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, CannotSay | Behind):
+            self._end(str(error))
+        else:
+            self._end(f"the recorder failed: {type(error).__name__}: {error}")
+
+    def _end(self, why: str, told: str | None = None) -> None:
+        """Nothing more is recorded; the trace says why, or `told`."""
+        if self.ended is None:
+            self._stop(why)
+            with suppress(Behind):
+                self._ring.flush()
+            self._ring.end(told or why)
+
+    def _stop(self, why: str) -> None:
+        self.ended, self._pass = why, True
+        self.calls.threads.stop()
+
+    def is_behind(self) -> bool:
+        """Whether what was handed over is not all taken up."""
+        return self._ring.is_behind()
 
     def close(self) -> None:
-        """The file is complete, and the cache is as it was. Raises TraceError where there is no room for the rest."""
+        """The file is complete, and the cache is as it was."""
+        if self._teller.is_finished:
+            return
         for owner, name, before in reversed(self._wrapped):
             if before is _UNSET:
                 owner.__dict__.pop(name, None)
             else:
                 setattr(owner, name, before)
         self._wrapped.clear()
-        if self.ended is None:
-            self.ended = "closed"
-            self._writer.close()
+        self._end("closed", CLOSED)
+        said = self._teller.finished()
+        self.ended = said.get("ended", LOST) or self.ended
+        self.teller_seconds = said.get("seconds", 0.0)

@@ -6,6 +6,7 @@ from typing import Any
 from hicache_ref.adapters.sglang_hiradix.engine import Clock, Engine
 from hicache_ref.adapters.sglang_hiradix.following import NAME
 from hicache_ref.adapters.sglang_hiradix.traits import Traits
+from hicache_ref.adapters.sglang_teller.nodes import Shape
 from hicache_ref.requirements import catalogue_digest
 from hicache_ref.trace import Implementation, TraceHeader
 from hicache_ref.vocabulary.adapter import AdapterError
@@ -45,6 +46,15 @@ def header_of(engine: Engine) -> TraceHeader:
     return TraceHeader(
         requirements=catalogue_digest(), profile=engine.profile, implementation=implementation, level="tree"
     )
+
+
+def shape_of(engine: Engine) -> Shape:
+    """What the process that writes its trace has to know of it."""
+    sizes, slots, traits = engine.profile.sizes, engine.device_slots, engine.traits
+    return Shape(
+        engine.page_size, sizes.device_pages, slots.offset, sizes.storage_batch, traits.allocates_before,
+        traits.acknowledges_batches,
+    )  # fmt: skip
 
 
 def _version(traits: Traits) -> str:

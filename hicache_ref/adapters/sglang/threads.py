@@ -5,6 +5,7 @@ was always noted before.
 """
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 
@@ -42,27 +43,26 @@ class Threads:
     def __init__(self, controller: Any, page_size: int) -> None:
         self._controller = controller
         self._size = page_size
-        self._notes: deque[Note] = deque()
-
-    def has_notes(self) -> bool:
-        """Whether anything was noted since the last look."""
-        return bool(self._notes)
-
-    def notes(self) -> list[Note]:
+        self.notes: deque[Note] = deque()
         """What was noted since the last look, in order."""
-        found = []
-        while self._notes:
-            found.append(self._notes.popleft())
-        return found
+
+    def stop(self) -> None:
+        """Nothing is noted any more."""
+        self.notes = deque(maxlen=0)
+
+    def taken(self) -> Iterator[Note]:
+        """Each note, which is none any more."""
+        while self.notes:
+            yield self.notes.popleft()
 
     def query(self, original: Any, operation: Any, *rest: Any, **more: Any) -> Any:
         """Stands for `_storage_hit_query`."""
         try:
             answer = original(operation, *rest, **more)
         except BaseException:
-            self._notes.append(Asked(operation, 0, True))
+            self.notes.append(Asked(operation, 0, True))
             raise
-        self._notes.append(Asked(operation, len(answer[0])))
+        self.notes.append(Asked(operation, len(answer[0])))
         return answer
 
     def get_pages(self, original: Any, operation: Any, hashes: Any, *rest: Any, **more: Any) -> Any:
@@ -86,7 +86,7 @@ class Threads:
     def _note(self, note: Read) -> None:
         if note.ends:
             note.operation.recorded_end = True
-        self._notes.append(note)
+        self.notes.append(note)
 
     def transfer(self, original: Any, operation: Any, *rest: Any, **more: Any) -> Any:
         """Stands for `_page_transfer`: the I/O of a prefetch is over, if only because it was told to stop."""
@@ -100,7 +100,7 @@ class Threads:
         try:
             answer = original(operation, *rest, **more)
         except BaseException:
-            self._notes.append(Written(operation, operation.completed_tokens // self._size, True))
+            self.notes.append(Written(operation, operation.completed_tokens // self._size, True))
             raise
-        self._notes.append(Written(operation, operation.completed_tokens // self._size))
+        self.notes.append(Written(operation, operation.completed_tokens // self._size))
         return answer

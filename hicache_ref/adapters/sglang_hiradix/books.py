@@ -11,12 +11,11 @@ from typing import Any, Literal
 import torch
 
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
+from hicache_ref.adapters.sglang_hiradix.holding import Stage
 from hicache_ref.adapters.sglang_hiradix.stepper import StepThread
 from hicache_ref.vocabulary.ids import PageHash, Pages, ReceiptId, RequestId, TicketId
 from hicache_ref.vocabulary.keys import Key, handle
 from hicache_ref.vocabulary.observation import IssuedCopy
-
-Stage = Literal["queued", "answered", "reading", "ended", "dead"]
 
 
 @dataclass(slots=True)
@@ -40,7 +39,7 @@ class Copy:
 
 @dataclass(slots=True)
 class Fetch:
-    """A prefetch until the end of its I/O was applied. `dead` is one whose worker an exception has killed."""
+    """A prefetch until the end of its I/O was applied."""
 
     name: str
     rid: RequestId

@@ -6,6 +6,7 @@ from typing import Any
 
 from hicache_ref.adapters.sglang_hiradix.books import Fetch
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
+from hicache_ref.adapters.sglang_hiradix.holding import pages_held
 from hicache_ref.adapters.sglang_hiradix.pages import Rows, rows_of
 from hicache_ref.adapters.sglang_hiradix.storing import StoringCaller
 from hicache_ref.vocabulary.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
@@ -80,24 +81,14 @@ class ObservedCaller(StoringCaller):
 
 
 def pages_of(engine: Engine, fetch: Fetch, *, is_open: bool) -> Pages:
-    """The host pages that the operation has, less what was handed on; `is_open` says whether a request waits for it.
-
-    Its I/O over, an open one keeps what was read, since up to 0.5.16 the worker has queued the rest. A closed one
-    keeps what was not read until its end is applied.
-    """
-    operation = fetch.operation
+    """The host pages that the operation has, less what was handed on; `is_open` says whether a request waits for it."""
+    operation, traits = fetch.operation, engine.traits
     if operation.host_indices is None:
         return ()
-    pages = engine.host_slots.pages(operation.host_indices)
-    done = operation.completed_tokens // engine.page_size
-    queues_rest = not engine.traits.acknowledges_batches
-    if fetch.stage == "dead" and not is_open:
-        return ()
-    if fetch.stage == "answered" and engine.traits.allocates_before:
-        return ()
-    if fetch.stage == "ended" and queues_rest:
-        return pages[:done] if is_open else ()
-    return pages if is_open else pages[done:]
+    return pages_held(
+        engine.host_slots.pages(operation.host_indices), operation.completed_tokens // engine.page_size, fetch.stage,
+        is_open=is_open, allocates_before=traits.allocates_before, queues_rest=not traits.acknowledges_batches,
+    )  # fmt: skip
 
 
 def queued_host(engine: Engine) -> Pages:

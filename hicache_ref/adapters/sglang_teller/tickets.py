@@ -1,7 +1,7 @@
 """Copies on their way, by the names that a trace has for them."""
 
-from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
 
 from hicache_ref.vocabulary.ids import TicketId
 from hicache_ref.vocabulary.keys import handle_of
@@ -11,36 +11,36 @@ Direction = Literal["host", "device"]
 
 class _Copy(NamedTuple):
     to: Direction
-    node_id: int
-    call: int
-    """The number of the call in which it was submitted."""
+    node: int
 
 
 class Copies:
     """What the cache has submitted and its scheduler has not seen ended, in order."""
 
-    def __init__(self, cache: Any) -> None:
-        self._cache = cache
+    def __init__(self) -> None:
         self._live: dict[TicketId, _Copy] = {}
         self._ended: set[TicketId] = set()
 
-    def submitted(self, to: Direction, node: Any, text: str, tokens: int, call: int) -> TicketId:
+    def submitted(self, to: Direction, node: int, text: str, tokens: int) -> TicketId:
         """The name of a copy that ends at this node, whose key has this text."""
         name = handle_of("h" if to == "host" else "d", text, tokens, self._live)
-        self._live[name] = _Copy(to, node.id, call)
+        self._live[name] = _Copy(to, node)
         return name
 
-    def applied(self, call: int) -> tuple[list[TicketId], list[TicketId]]:
-        """Those to host and to device that the cache no longer waits for. Those of this very call had no name."""
-        if not self._live:
-            return [], []
-        waits = {"host": self._cache.ongoing_write_through, "device": self._cache.ongoing_load_back}
-        gone = {name: copy for name, copy in self._live.items() if copy.node_id not in waits[copy.to]}
+    def applied(
+        self, host: Sequence[int], device: Sequence[int], at_once: Sequence[int]
+    ) -> tuple[list[TicketId], list[TicketId]]:
+        """A call is over, and copies of these nodes are not waited for. Those to host that it began itself had no name.
+
+        `at_once` are the nodes of the latter.
+        """
+        gone = {"host": host, "device": device}
         found: dict[Direction, list[TicketId]] = {"host": [], "device": []}
-        for name, copy in gone.items():
-            del self._live[name]
-            if copy.call != call:
-                found[copy.to].append(name)
+        for name, copy in list(self._live.items()):
+            if copy.node in gone[copy.to]:
+                del self._live[name]
+                if copy.to == "device" or copy.node not in at_once:
+                    found[copy.to].append(name)
         return found["host"], found["device"]
 
     def to_end(self, names: Iterable[TicketId] | None = None) -> list[TicketId]:

@@ -1,6 +1,6 @@
 """Operations and outcomes as they stand in a trace: JSON in bytes, made without the records they stand for.
 
-A server waits for whoever records it, so nothing is made here that is not written.
+Nothing is made here that is not written: whoever writes has to keep up with a server.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,14 @@ MATCHED = (
 )
 
 
+LOCK = b'{"op":"lock","receipt":"%b","key":%b,"at":"node"}'
+UNLOCK = b'{"op":"unlock","receipt":"%b"}'
+
+
 def key(tokens: Sequence[int], extra: str | None) -> bytes:
     """The key of these tokens."""
-    if extra is None:
-        return b'{"tokens":%b}' % to_json(tokens)
-    return b'{"tokens":%b,"extra":%b}' % (to_json(tokens), to_json(extra))
+    listed = to_json(list(tokens))
+    return b'{"tokens":%b}' % listed if extra is None else b'{"tokens":%b,"extra":%b}' % (listed, to_json(extra))
 
 
 def op(name: bytes, **keys: Any) -> bytes:
@@ -34,9 +37,9 @@ def told(kind: bytes, **keys: Any) -> bytes:
     return b',"outcome":{"kind":"%b"%b}}' % (kind, _pairs(keys))
 
 
-def raised(error: BaseException) -> bytes:
+def raised(error: str) -> bytes:
     """What stands after an operation that did not end."""
-    return b',"meta":{"raised":%b}}' % to_json(f"{type(error).__name__}: {error}")
+    return b',"meta":{"raised":%b}}' % to_json(error)
 
 
 def seen(observation: Observation) -> bytes:
