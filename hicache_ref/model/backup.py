@@ -56,10 +56,15 @@ class BackupRules(EvictRules):
         """What one backup copies, by the rule `backup_scope`."""
         nodes = self.state.nodes
         if self.rules.backup_scope == "chain":
-            return [number for number in reversed(self.path(node.id)) if self.lacking(nodes[number])]
+            return [number for number in reversed(self.path(node.id)) if number == node.id or self.is_due(nodes[number])]
         if self.rules.backup_scope == "node_if_parent" and nodes[node.parent].host is None:
             return []
         return [node.id]
+
+    def is_due(self, node: Node) -> bool:
+        """Whether a hit on the node, or one below it, takes it to host; by the rule a late state waits for its insert."""
+        lacking = self.lacking(node)
+        return KV in lacking if self.rules.late_states == "insert" else bool(lacking)
 
     def count_hit(self, node: Node) -> bool:
         """The node was used once more; true if what it lacks on host is due to be backed up (HC-BACKUP-05)."""

@@ -289,6 +289,8 @@ class CopyRules(MatchRules):
             if pages is not None:
                 self.place(node, DEVICE[component], None)
                 self.release(DEVICE[component], pages)
+        if self.profile.state:
+            self.note_arrival(node)
 
     def lose_subtree(self, node: Node) -> set[str]:
         """The node and all below it have left the tree; the receipts that named one of them are returned."""

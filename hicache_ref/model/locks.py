@@ -52,6 +52,13 @@ class LockRules(LeafRules):
             self.state.protected += resident if now else -resident
             self.state.evictable += -resident if now else resident
             self.update_leaf(node.id)
+        if component == STATE and not now:
+            self.note_arrival(node)
+
+    def note_arrival(self, node: Node) -> None:
+        """By the rule host_states = arrived a state that is on host alone now, or unpinned there, is used by that."""
+        if self.rules.host_states == "arrived" and STATE_HOST in node.at and STATE_DEVICE not in node.at:
+            node.last[STATE] = self.tick()
 
     def lock_follows_split(self, lower: NodeId, upper: NodeId) -> None:
         """Whatever pins the lower half's KV pins the upper one's too (HC-LOCK-04)."""

@@ -70,6 +70,7 @@ class Sweep:
         before = change.before
         self.change = change
         self.before = before
+        self.kv_decides = before.rules.dead_ends == "stay"
         self.row: dict[NodeId, Row] = {row.id: row for row in before.rows}
         self.resident = {row.id for row in before.rows if row.device is not None}
         self.on_host = {row.id for row in before.rows if row.host is not None}
@@ -158,9 +159,10 @@ class Sweep:
             elif pool in (KV_HOST, STATE_HOST):
                 self.free_host += len(row.host or ())
                 self._remove(row.id)
-            elif pool == STATE_DEVICE and (self.children.get(row.id) or self._is_in_use(row.id)):
+            elif pool == STATE_DEVICE and self._stays(row.id):
+                self._copy_before(row)
                 self._drop_state(row.id, pool)
-            elif row.id in self.on_host and not self._lacks_state(row.id):
+            elif row.id in self.on_host and self._may_be_demoted(row.id):
                 self._settle(row)
             else:
                 pending = row
@@ -173,16 +175,40 @@ class Sweep:
         """Whether its state is on device and not on host."""
         return number in self.states[STATE_DEVICE] and number not in self.states[STATE_HOST]
 
+    def _may_be_demoted(self, number: NodeId) -> bool:
+        return self.kv_decides or not self._lacks_state(number)
+
+    def _stays(self, number: NodeId) -> bool:
+        """Whether a victim among states on device keeps its KV."""
+        if self.kv_decides:
+            return number not in self._device_leaves()
+        return bool(self.children.get(number)) or self._is_in_use(number)
+
+    def _copy_before(self, row: Row) -> None:
+        """By the rule write_back_states its KV and state are on host before the state goes, if they were copied."""
+        if row.id not in self.on_host and self._was_copied(row):
+            self.on_host.add(row.id)
+            self.states[STATE_HOST].add(row.id)
+            self.free_host -= len(row.key)
+            self.free_host_states -= 1
+
+    def _arrive(self, number: NodeId) -> None:
+        """By the rule host_states = arrived a state that is on host alone now is used by that."""
+        if self.before.rules.host_states == "arrived" and number in self.states[STATE_HOST]:
+            self.row[number] = self.row[number]._replace(state_last=self.before.clock + 1 + len(self.taken))
+
     def _is_in_use(self, number: NodeId) -> bool:
         return bool(self.locks[number]) or number in self.pins
 
     def _drop_state(self, number: NodeId, pool: PoolName) -> None:
         self.states[pool].discard(number)
+        if pool == STATE_DEVICE:
+            self._arrive(number)
         self._prune(number)
 
     def _prune(self, number: NodeId) -> None:
         """A leaf without state has left unless something pins it, and so upward."""
-        if not self.before.states or number not in self.row or self.children.get(number):
+        if not self.before.states or self.kv_decides or number not in self.row or self.children.get(number):
             return
         if not self._is_in_use(number) and not any(number in held for held in self.states.values()):
             self.free_host += len(self.row[number].host or ()) if number in self.on_host else 0
@@ -196,6 +222,8 @@ class Sweep:
             return loose
         touched = self.before.pool(pool).touched
         slots = {row.id: (copy_in(row, pool) or (-1,))[0] for row in self.before.rows}
+        if self.before.rules.host_states == "arrived":
+            loose -= self.states[STATE_DEVICE]
         return {number for number in loose - self.staged - self.anchors if slots[number] not in touched}
 
     # ---------------------------------------------------------------------------------------------------------------
@@ -271,12 +299,12 @@ class Sweep:
             return
         number = row.id
         now = self.change.after.row.get(number)
-        if number not in self.on_host or self._lacks_state(number):
+        if number not in self.on_host or not self._may_be_demoted(number):
             self.locks[number] -= 1
             self._prune(number)
             if number not in self.row:
                 return
-        if number in self.on_host and not self._lacks_state(number):
+        if number in self.on_host and self._may_be_demoted(number):
             self._leave_device(number)
         elif now is not None and now.device is not None:
             self.tried.add(number)
@@ -312,6 +340,7 @@ class Sweep:
     def _leave_device(self, number: NodeId) -> None:
         self.resident.discard(number)
         self.states[STATE_DEVICE].discard(number)
+        self._arrive(number)
 
     def _pin_offered(self, row: Row) -> None:
         """A copy that ended inside the step may have been offered to storage at once; that write pins what it reads."""

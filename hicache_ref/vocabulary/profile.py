@@ -159,6 +159,18 @@ class Rules(Frozen):
     load_keeps_state_above: bool = False
     """Whether the state of the node below which a load hangs is kept while room is made for it."""
 
+    dead_ends: Literal["leave", "stay"] = "leave"
+    """Whether a leaf without state leaves the tree, and no leaf is demoted to become one, or KV alone decides both."""
+
+    late_states: Literal["hit", "insert"] = "hit"
+    """Which backup takes a state to a host that has its KV: that of a hit, for all nodes of its path, or the insert's."""
+
+    host_states: Literal["used", "arrived"] = "used"
+    """Whether states on host go by their last use, or those there alone by when they came to be there or unpinned."""
+
+    write_back_states: Literal["lost", "copied"] = "lost"
+    """Whether write_back copies the state of a node that stays, and its KV with it, before it evicts the state."""
+
     state_copy: Literal["submitted", "blocking"] = "submitted"
     """Whether the copy of a state for a request is submitted and ends later, or ends inside the step."""
 
@@ -321,6 +333,20 @@ _HIMAMBA = (
         "write_back_protects": False,
     }
 )
+_UNIFIED = {
+    "lock_evicted": "count",
+    "revive_counts_hit": True,
+    "prefetch_clock": "first_poll",
+    "insert_length_counts_revived": True,
+    "last_host_node": "best",
+}
+_UNIFIED_STATES = {
+    "dead_ends": "stay",
+    "late_states": "insert",
+    "host_states": "arrived",
+    "write_back_states": "copied",
+    "load_matches": True,
+}
 _SPLIT_STATES = {"split_stamps_state": True}
 
 RULES: dict[str, Rules] = {
@@ -351,11 +377,8 @@ RULES: dict[str, Rules] = {
     ),
     "sglang-himamba-0.5.15": Rules.model_validate(_HIMAMBA | _SPLIT_STATES | _PREFIXES | _BEFORE_QUERY),
     "sglang-himamba-0.5.16": Rules.model_validate(_HIMAMBA | _PREFIXES | {"prefetch_state": "submission"}),
-    "sglang-0.5.23": Rules.model_validate(
-        _SGLANG
-        | {"lock_evicted": "count", "revive_counts_hit": True, "prefetch_clock": "first_poll"}
-        | {"insert_length_counts_revived": True, "last_host_node": "best"}
-    ),
+    "sglang-0.5.23": Rules.model_validate(_SGLANG | _UNIFIED),
+    "sglang-unified-0.5.23": Rules.model_validate(_SGLANG | _UNIFIED | _UNIFIED_STATES),
 }
 """The rules of the reference and of releases of SGLang, by preset."""
 

@@ -196,7 +196,7 @@ class Moving(Books):
         refused = self.load_room(count, rid)
         self.release_lock(node, path_lock)
         if refused is not None:
-            self._release_host_lock(node, host_lock)
+            self.release_host_lock(node, host_lock)
             return refused
         state = self.take_request_state(ticket, rid)
         spec, others = self.tree.build_load_back_spec(node, state)
@@ -236,7 +236,7 @@ class Moving(Books):
         load, and finish_load_back would leave marks behind that it sets and clears under write_back alone.
         """
         self.release_lock(copy.node, copy.lock)
-        self._release_host_lock(copy.node, copy.host_lock)
+        self.release_host_lock(copy.node, copy.host_lock)
         now = self.tree.is_write_back()
         self.tree.set_is_write_back(copy.write_back)
         self.tree.finish_load_back(copy.node)
@@ -246,5 +246,5 @@ class Moving(Books):
         """What the receipt's inc_lock_ref pinned is pinned once less."""
         self.tree.dec_lock_ref(node, self.core.release_params(receipt))
 
-    def _release_host_lock(self, node: int, receipt: Any) -> None:
+    def release_host_lock(self, node: int, receipt: Any) -> None:
         self.tree.dec_host_lock_ref(node, self.core.release_params(receipt))

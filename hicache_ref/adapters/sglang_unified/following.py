@@ -5,12 +5,15 @@ from hicache_ref.vocabulary.adapter import Description
 from hicache_ref.vocabulary.operations import STATE_OPERATIONS
 
 
+PROFILE = f"sglang-unified-{following.VERSION}"
+
+
 def describe(*, has_states: bool) -> Description:
     """As the compiled core of full attention, or with states: pages of one token, no pairs (MambaComponent)."""
     changed: dict[str, object] = {"name": "sglang-unified", "operations": _of_kv()}
     if has_states:
         changed |= {"operations": following.DESCRIPTION.operations, "hybrid": "always", "page_sizes": (1,),
-                    "bigram": False}  # fmt: skip
+                    "bigram": False, "profile": PROFILE}  # fmt: skip
     return following.DESCRIPTION.model_copy(update=changed)
 
 

@@ -14,7 +14,7 @@ from hicache_ref.adapters.sglang_rust.core import STATE
 from hicache_ref.adapters.sglang_rust.moving import state_transfer
 from hicache_ref.adapters.sglang_rust.observe import ObservedCaller
 from hicache_ref.adapters.sglang_rust.pools import PagePool, StatePool, pass_name
-from hicache_ref.vocabulary.ids import Pages, RequestId, TicketId
+from hicache_ref.vocabulary.ids import Pages, ReceiptId, RequestId, TicketId
 from hicache_ref.vocabulary.keys import handle
 from hicache_ref.vocabulary.observation import LEVELS, IssuedCopy, Level, Observation
 from hicache_ref.vocabulary.operations import (
@@ -26,8 +26,10 @@ from hicache_ref.vocabulary.operations import (
     GiveBack,
     Insert,
     LoadBack,
+    Lock,
     MatchPrefix,
     TakePages,
+    Unlock,
     WriteBackup,
 )
 from hicache_ref.vocabulary.outcomes import Done, Evicted, Inserted, Invalid, Matched, Refused, Submitted, Took
@@ -43,6 +45,7 @@ class StateCaller(ObservedCaller):
         self.states = StatePool(sizes.device_states)
         self.host_states = PagePool(sizes.host_states)
         self.request_states: dict[RequestId, Pages] = {}
+        self.host_receipts: dict[ReceiptId, Any] = {}
 
     def accept_states(self, result: Any) -> None:
         """State slots that an eviction step returned are given up."""
@@ -57,6 +60,22 @@ class StateCaller(ObservedCaller):
         """As with full attention alone; a branching length is told where there is one."""
         matched = super().on_match_prefix(op)
         return matched.model_copy(update={"branching": self.branching})
+
+    def on_lock(self, op: Lock) -> Done | Invalid:
+        """As below; a best end whose state is on host alone is pinned there too, as upstream's prefetch pins it."""
+        done = super().on_lock(op)
+        if isinstance(done, Done) and op.at == "best":
+            node = self.receipts[op.receipt].node_id
+            if self.tree.component_has_host_value_only(node, STATE):
+                self.host_receipts[op.receipt] = self.tree.inc_host_lock_ref(node)
+        return done
+
+    def on_unlock(self, op: Unlock) -> Done | Invalid:
+        """As below."""
+        host_lock = self.host_receipts.pop(op.receipt, None)
+        if host_lock is not None:
+            self.release_host_lock(host_lock.node_id, host_lock)
+        return super().on_unlock(op)
 
     def match(self, key: Any) -> Any:
         """As below."""
@@ -211,6 +230,8 @@ class StateCaller(ObservedCaller):
             return Invalid(why=f"no state is on host alone at {op.key}")
         if op.rid is not None and (op.rid in self.requests or op.rid in self.device.passes):
             return Invalid(why=f"request {op.rid} is in use")
+        # As its scheduler does: what is loaded is what a match has just found, and has made used.
+        self.match(op.key)
         pages = len(self.tree.build_load_back_spec(node, None)[0][1])
         if self._gained(node) < self.core.profile.sizes.load_back_threshold:
             return Refused(why="below threshold")
