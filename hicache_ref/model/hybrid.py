@@ -122,7 +122,8 @@ class HybridRules(InsertRules):
 
     def host_room(self, count: int, states: int = 0) -> bool:
         """Also so many state slots."""
-        if not self._can_free(STATE_HOST, states) or not super().host_room(count):
+        hopeless = not self._can_free(STATE_HOST, states) and not self.rules.evict_host_for_hopeless
+        if hopeless or not super().host_room(count):
             return False
         short = self._short(STATE_HOST, states)
         if short:

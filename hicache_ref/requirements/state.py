@@ -179,7 +179,8 @@ def branching_is_aligned(change: Change[MatchPrefix, Matched]) -> int:
     before = change.before
     reach = ends(before, change.hashes)
     chunk = before.profile.sizes.state_chunk
-    length = reach.resident // chunk * chunk if before.states else 0
+    kv = reach.resident if before.rules.branching == "resident" else len(before.cached(change.hashes))
+    length = kv // chunk * chunk if before.states else 0
     expected = length if length > reach.best else 0
     if change.told.branching != expected:
         raise Broken.because(f"a branching length of {change.told.branching} is told, expected {expected}")

@@ -168,6 +168,12 @@ class Rules(Frozen):
     host_states: Literal["used", "arrived"] = "used"
     """Whether states on host go by their last use, or those there alone by when they came to be there or unpinned."""
 
+    branching: Literal["resident", "cached"] = "resident"
+    """Whether a match names a branching place as far as KV is resident, or as far as it is on any tier."""
+
+    late_state_publishes: bool = False
+    """Whether the end of a copy of a state alone publishes once more that the pages before it are on host."""
+
     write_back_states: Literal["lost", "copied"] = "lost"
     """Whether write_back copies the state of a node that stays, and its KV with it, before it evicts the state."""
 
@@ -345,6 +351,8 @@ _UNIFIED_STATES = {
     "late_states": "insert",
     "host_states": "arrived",
     "write_back_states": "copied",
+    "branching": "cached",
+    "late_state_publishes": True,
     "load_matches": True,
 }
 _SPLIT_STATES = {"split_stamps_state": True}
