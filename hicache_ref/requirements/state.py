@@ -107,7 +107,8 @@ def lock_names_the_state(change: Change[Lock, Done]) -> int:
         while after.rules.lock_evicted == "skip" and anchor.device is None:
             anchor = after.row[anchor.parent]
     on_host = after.rules.lock_evicted == "count" and anchor.host_state is not None
-    wanted = [anchor.id] if anchor.id != ROOT and (anchor.device_state is not None or on_host) else []
+    there = anchor.device_state is not None or on_host or after.rules.lock_state == "to_come"
+    wanted = [anchor.id] if anchor.id != ROOT and there else []
     named = [number for component, number in after.receipts[change.op.receipt].pins if component == STATE]
     if named != wanted:
         raise Broken.because(f"receipt {change.op.receipt} names the states of {named}, expected {wanted}")

@@ -339,8 +339,9 @@ class Sweep:
 
     def _leave_device(self, number: NodeId) -> None:
         self.resident.discard(number)
-        self.states[STATE_DEVICE].discard(number)
-        self._arrive(number)
+        if number in self.states[STATE_DEVICE]:
+            self.states[STATE_DEVICE].discard(number)
+            self._arrive(number)
 
     def _pin_offered(self, row: Row) -> None:
         """A copy that ended inside the step may have been offered to storage at once; that write pins what it reads."""

@@ -168,6 +168,9 @@ class Rules(Frozen):
     host_states: Literal["used", "arrived"] = "used"
     """Whether states on host go by their last use, or those there alone by when they came to be there or unpinned."""
 
+    lock_state: Literal["there", "to_come"] = "there"
+    """Whether a pin names the state at its end if there is one, or in any case, so that it holds one that comes."""
+
     branching: Literal["resident", "cached"] = "resident"
     """Whether a match names a branching place as far as KV is resident, or as far as it is on any tier."""
 
@@ -351,6 +354,7 @@ _UNIFIED_STATES = {
     "late_states": "insert",
     "host_states": "arrived",
     "write_back_states": "copied",
+    "lock_state": "to_come",
     "branching": "cached",
     "late_state_publishes": True,
     "load_matches": True,
