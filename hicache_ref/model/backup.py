@@ -17,6 +17,8 @@ class BackupRules(EvictRules):
         node = self.node_at(op.key)
         if node is None or not self.lacking(node):
             return Invalid(why=f"no resident node without host copy ends at {op.key}")
+        if self.rules.late_states == "insert" and self.is_arriving_on_host(node):
+            return Invalid(why=f"a copy of {op.key} runs already")
         return None
 
     def on_write_backup(self, op: WriteBackup) -> Submitted | Refused:

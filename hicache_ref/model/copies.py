@@ -223,15 +223,9 @@ class CopyRules(MatchRules):
     def _acknowledge(self, parts: tuple[Part, ...]) -> None:
         """Each node that owns a page of these parts is published as stored on host (HC-EVENT-04)."""
         for part in parts:
-            for node in self._to_publish(part, alone=len(parts) == 1):
+            for node in self.owners(KV_HOST, part.host) if part.component == KV else ():
                 self.publish_stored(node, "CPU_PINNED", node.hashes)
         self.acknowledged(parts)
-
-    def _to_publish(self, part: Part, *, alone: bool) -> list[Node]:
-        """The nodes with pages in the part; by the rule also that of a state that was copied alone."""
-        if part.component == KV:
-            return self.owners(KV_HOST, part.host)
-        return self.owners(STATE_HOST, part.host) if alone and self.rules.late_state_publishes else []
 
     def acknowledged(self, parts: tuple[Part, ...]) -> None:
         """What else follows once parts of a backup are known to be on host: nothing here."""

@@ -210,7 +210,7 @@ def reclaimable_host_pages(view: View, kept: NodeId = ROOT) -> int:
     def pages(row: Row) -> tuple[bool, int]:
         parts = [pages(child) for child in below.get(row.id, ())]
         total = sum(count for _, count in parts)
-        dead_end = bool(view.states) and not row.has_state
+        dead_end = bool(view.states) and not row.has_state and view.rules.dead_ends == "leave"
         goes = (row.device is None and row.host is not None) or dead_end
         goes = goes and not row.lock and all(gone for gone, _ in parts)
         arrives = any(

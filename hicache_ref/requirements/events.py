@@ -9,7 +9,7 @@ from hicache_ref.requirements.rows import NOWHERE
 from hicache_ref.requirements.view import View
 from hicache_ref.requirements.waited import EVICTING
 from hicache_ref.vocabulary.hashing import chain
-from hicache_ref.vocabulary.ids import KV, KV_HOST, STATE, Medium, PageHash
+from hicache_ref.vocabulary.ids import KV, KV_HOST, Medium, PageHash
 from hicache_ref.vocabulary.operations import Operation, Progress
 from hicache_ref.vocabulary.outcomes import Outcome, Polled
 
@@ -83,24 +83,10 @@ def events_add_up(change: Published) -> int:
                 for digest in digests:
                     number = block_number(view, digest)
                     net[number] = net.get(number, 0) + by
-        for digest in _published_again(change) if medium == "CPU_PINNED" else ():
-            net[block_number(change.before, digest)] -= 1
         if any(net.values()):
             wrong = [number for number, count in net.items() if count]
             raise Broken.because(f"the events on {medium} do not add up for blocks {wrong}")
     return len(events)
-
-
-def _published_again(change: Published) -> Iterator[PageHash]:
-    """By the rule late_state_publishes the pages before a state that a backup which was applied has copied alone."""
-    before, told = change.before, change.told
-    if not before.rules.late_state_publishes or not isinstance(told, Polled):
-        return
-    alone = [before.tickets[name].parts for name in told.backups]
-    slots = {parts[0].host for parts in alone if [part.component for part in parts] == [STATE]}
-    for row in before.rows:
-        if row.host_state in slots:
-            yield from row.hashes
 
 
 @step("HC-EVENT-02", needs="events")
@@ -143,7 +129,6 @@ def host_is_stored_at_the_end(change: Published) -> int:
     before, told = change.before, change.told
     settled = set(_written_by_poll(before, told)) if isinstance(told, Polled) else set(_copied_in_step(change))
     settled.update(_read_by_commit(change))
-    settled.update(_published_again(change))
     for event in stored:
         if not settled & _blocks(change, event.block_hash):
             raise Broken.because(f"block {event.block_hash} is stored on host, and was neither copied nor read")

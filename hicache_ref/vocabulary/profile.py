@@ -174,9 +174,6 @@ class Rules(Frozen):
     branching: Literal["resident", "cached"] = "resident"
     """Whether a match names a branching place as far as KV is resident, or as far as it is on any tier."""
 
-    late_state_publishes: bool = False
-    """Whether the end of a copy of a state alone publishes once more that the pages before it are on host."""
-
     write_back_states: Literal["lost", "copied"] = "lost"
     """Whether write_back copies the state of a node that stays, and its KV with it, before it evicts the state."""
 
@@ -356,7 +353,6 @@ _UNIFIED_STATES = {
     "write_back_states": "copied",
     "lock_state": "to_come",
     "branching": "cached",
-    "late_state_publishes": True,
     "load_matches": True,
 }
 _SPLIT_STATES = {"split_stamps_state": True}
