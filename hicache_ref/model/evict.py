@@ -62,7 +62,7 @@ class EvictRules(CopyRules):
         Of a hybrid model no leaf of the tree is demoted without its state: no match could end there (HC-STATE-08).
         """
         if node.host is not None and (not self.lacking(node) or self.rules.dead_ends == "stay"):
-            self.facts.append("demoted")
+            self.facts.append("state_lost_by_demotion" if node.children and self.lacking(node) else "demoted")
             self.leave_device(node)
         elif self.state.policy == "write_back" and self._write_back(node):
             if self.rules.write_back_protects:

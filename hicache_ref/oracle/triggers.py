@@ -119,6 +119,12 @@ def _match_over_unbacked(op: Operation, model: Model, askers: Askers) -> bool:
     return any(KV_HOST not in model.state.nodes[number].at for number in between)
 
 
+def _load_under_load(op: Operation, model: Model, askers: Askers) -> bool:
+    """A state is loaded to a node whose pages another load still brings."""
+    node = model.node_at(op.key) if isinstance(op, ops.LoadBack) else None
+    return node is not None and node.device is not None and model.is_being_written(KV_DEVICE, node.device)
+
+
 def _load_evicts(op: Operation, model: Model, askers: Askers) -> bool:
     """Under write_back a load has to make room."""
     node = model.node_at(op.key) if isinstance(op, ops.LoadBack) else None
@@ -205,6 +211,7 @@ TRIGGERS: dict[str, Trigger] = {
     "attach_to_filled_tree": _attach_to_filled_tree,
     "insert_below_backed": _insert_below_backed,
     "match_over_unbacked": _match_over_unbacked,
+    "load_under_load": _load_under_load,
     "load_evicts": _load_evicts,
     "detach_of_nothing": _detach_of_nothing,
     "hit_under_copy": _hit_under_copy,

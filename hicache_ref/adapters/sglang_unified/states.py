@@ -232,7 +232,10 @@ class StateCaller(ObservedCaller):
             return Invalid(why=f"request {op.rid} is in use")
         # As its scheduler does: what is loaded is what a match has just found, and has made used.
         self.match(op.key)
-        pages = len(self.tree.build_load_back_spec(node, None)[0][1])
+        spec, others = self.tree.build_load_back_spec(node, None)
+        if not others:
+            return Refused(why="another load has the node")
+        pages = len(spec[1])
         if self._gained(node) < self.core.profile.sizes.load_back_threshold:
             return Refused(why="below threshold")
         if op.quota is not None and pages > op.quota:
