@@ -80,13 +80,13 @@ class MatchRules(TreeRules):
         # change
         best = self.node_at(op.key) if op.at == "node" else self._use(self.walk(self.pages(op.key), op.key.extra).node)
         assert best is not None
-        anchor = self.resident_end(best) if op.at == "device" else self._lockable(best)
-        pins = self.pin(anchor.id, evicted_too=self.rules.lock_evicted == "count")
+        end = self.resident_end(best) if op.at == "device" else best
+        pins = self.pin(self._lockable(end).id, evicted_too=self.rules.lock_evicted == "count")
         self.state.receipts[op.receipt] = Receipt(id=op.receipt, pins=pins)
         # tell
-        if KV_DEVICE not in anchor.at:
+        if KV_DEVICE not in end.at:
             self.facts.append("lock_on_host_only")
-        elif self.profile.state and STATE_DEVICE not in anchor.at:
+        elif self.profile.state and STATE_DEVICE not in end.at:
             self.facts.append("lock_on_tombstone")
         return Done()
 

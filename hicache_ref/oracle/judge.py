@@ -41,6 +41,7 @@ class RecordedAdapter:
             version=header.implementation.version,
             level=max(seen, key=LEVELS.index, default="counts"),
             operations=frozenset(step.op.op for step in steps),
+            hybrid="always" if header.profile.state else "never",
             events=any(step.observed is not None and step.observed.events is not None for step in steps),
         )
 

@@ -82,7 +82,7 @@ def is_observable(requirement: Requirement, description: Description, outlook: O
         return False
     if requirement.area == "EVENT" and not description.events:
         return False
-    return any(requirement.applies(rules, description.operations) for rules in outlook.rules)
+    return any(requirement.applies(rules, description.alphabet) for rules in outlook.rules)
 
 
 def exercised(description: Description, outlook: Outlook, wanted: Collection[str] = ()) -> Exercised:
@@ -109,7 +109,7 @@ def reached(description: Description, outlook: Outlook, wanted: Collection[str] 
         for each in REQUIREMENTS.values()
         if each.kind == "sometimes" and (not wanted or each.id in wanted)
         and each.id not in description.unobservable
-        and any(each.applies(rules, description.operations) for rules in outlook.rules)
+        and any(each.applies(rules, description.alphabet) for rules in outlook.rules)
     ]  # fmt: skip
     missing = tuple(name for name in reachable if not outlook.reached[name])
     return Reached(reached=len(reachable) - len(missing), total=len(reachable), missing=missing)

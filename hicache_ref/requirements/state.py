@@ -104,8 +104,8 @@ def lock_names_the_state(change: Change[Lock, Done]) -> int:
         reach = ends(after, change.hashes)
         end = reach.device if change.op.at == "device" else reach.best
         anchor = after.cached(change.hashes)[end - 1][0] if end else after.root
-        while after.rules.lock_evicted == "skip" and anchor.device is None:
-            anchor = after.row[anchor.parent]
+    while after.rules.lock_evicted == "skip" and anchor.device is None:
+        anchor = after.row[anchor.parent]
     on_host = after.rules.lock_evicted == "count" and anchor.host_state is not None
     there = anchor.device_state is not None or on_host or after.rules.lock_state == "to_come"
     wanted = [anchor.id] if anchor.id != ROOT and there else []

@@ -90,6 +90,9 @@ def insert_of(d: Drawing, rid: str) -> Operation | None:
 
 def _lock(d: Drawing) -> Operation | None:
     receipt = d.pick([name for name in RECEIPTS if name not in d.model.state.receipts])
+    known = d.node(lambda node: True) if receipt and d.model.profile.state and d.rng.random() < 0.4 else None
+    if receipt and known is not None:
+        return ops.Lock(receipt=receipt, key=known, at="node")
     return ops.Lock(receipt=receipt, key=d.key(), at=d.rng.choice(("device", "best"))) if receipt else None
 
 

@@ -131,6 +131,21 @@ def reload(d: Drawing) -> Iterator[Operation]:
     yield from settle(d)
 
 
+def topple(d: Drawing) -> Iterator[Operation]:
+    """A prompt is split and its end leaves the device; then room for what is above is made from that end."""
+    key = d.key()
+    pages = len(d.model.pages(key))
+    yield from flush(d)
+    yield ops.EvictHost(n=d.model.profile.sizes.host_pages)
+    yield from request_for(d, key)
+    if pages > 1:
+        yield ops.MatchPrefix(key=_cut(d, key, d.rng.randint(1, pages - 1)))
+    yield from settle(d)
+    yield ops.Evict(n=1)
+    yield from settle(d)
+    yield ops.Evict(n=1)
+
+
 def abandon(d: Drawing) -> Iterator[Operation]:
     """A request goes when some of what it waits for has been read, and what was read is given up."""
     yield from _attached(d)
@@ -228,6 +243,26 @@ def overtake(d: Drawing) -> Iterator[Operation]:
     yield ops.Progress(rid=rid, now=d.now)
 
 
+def collide(d: Drawing) -> Iterator[Operation]:
+    """A prompt is computed and backed up when all of it has been read, and before that is committed."""
+    yield from _attached(d)
+    rid, key = REQUESTS[0], d.key()
+    yield ops.Prefetch(rid=rid, key=key, now=d.now)
+    name = d.model.state.storage.open.get(rid, "")
+    record = d.model.state.storage.records.get(name)
+    if record is None or record.stage != "queued":
+        return
+    yield ops.QueryDone(id=name, hits=len(record.hashes))
+    yield ops.Poll(answers=4)
+    while isinstance(d.model.state.storage.records.get(name), PrefetchReading):
+        reading = d.model.state.storage.records[name]
+        assert isinstance(reading, PrefetchReading)
+        yield batch(d, ops.ReadDone, reading, good=1.0)
+    yield from request_for(d, key)
+    yield ops.Poll(reads=8)
+    yield ops.Progress(rid=rid, now=d.now)
+
+
 def come_back(d: Drawing) -> Iterator[Operation]:
     """A request goes while pages are read for it and comes back under its name; then the old end arrives."""
     yield from _attached(d)
@@ -296,6 +331,7 @@ def _cut(d: Drawing, key: Key, pages: int) -> Key:
 COMPOSITE: dict[str, Composite] = {
     "fetch": fetch,
     "overtake": overtake,
+    "collide": collide,
     "come_back": come_back,
     "stake": stake,
     "grow": grow,
@@ -304,6 +340,7 @@ COMPOSITE: dict[str, Composite] = {
     "flush": flush,
     "reload": reload,
     "go_on": go_on,
+    "topple": topple,
     "build": build,
     "abandon": abandon,
 }
@@ -316,6 +353,8 @@ NEEDED: dict[str, str] = {
     "grow": "write_done",
     "build": "copy_failed",
     "go_on": "evict_state",
+    "topple": "evict_state",
+    "collide": "prefetch",
     "abandon": "abort",
 }
 """Composites that are of use only where the implementation has this operation."""

@@ -41,6 +41,7 @@ ENABLED: dict[str, Callable[[State], object]] = {
     "evict_state": lambda state: STATE_DEVICE in state.pools,
     "evict_host_state": lambda state: STATE_DEVICE in state.pools,
     "go_on": lambda state: STATE_DEVICE in state.pools,
+    "topple": lambda state: STATE_DEVICE in state.pools,
     "write_backup": lambda state: len(state.nodes) > 1 and state.policy != "write_back",
     "load_back": lambda state: any(node.device is None for node in state.nodes.values()),
     "copy_done": lambda state: any(ticket.good is None for ticket in state.tickets.values()),

@@ -23,7 +23,11 @@ CUT_SHARE = 0.06
 KIND_WEIGHT = {
     "take_pages": 0.4, "request": 3.0, "settle": 1.0, "flush": 0.5, "reload": 0.7,
     "fetch": 1.2, "overtake": 0.5, "come_back": 0.5, "stake": 0.4, "grow": 0.8, "build": 0.4, "abandon": 0.3,
+    "collide": 0.1,
 }  # fmt: skip
+HYBRID_WEIGHT = KIND_WEIGHT | {"collide": 0.6, "topple": 0.6, "lock": 1.5}
+"""Likewise of hybrid models, where a state has to be met that is there for a short while."""
+
 WITHOUT_STORAGE = 0.5
 """How many walks leave storage out, so that what happens above it is not crowded out."""
 
@@ -95,7 +99,8 @@ class Walk:
         useful = [kind for kind in COMPOSITE if NEEDED.get(kind, "take_pages") in operations]
         once = {"attach"} if plan.attach_first else set()
         self.kinds = [kind for kind in SINGLE if kind in operations - once] + useful
-        weights = [KIND_WEIGHT.get(kind, 1.0) for kind in self.kinds]
+        usual = HYBRID_WEIGHT if stepper.model.profile.state else KIND_WEIGHT
+        weights = [usual.get(kind, 1.0) for kind in self.kinds]
         if swarm:
             weights = [rng.choice(SWARM_WEIGHTS) for _ in self.kinds]
         self.cumulative = list(accumulate(weights))

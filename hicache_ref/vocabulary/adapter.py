@@ -5,7 +5,7 @@ from typing import Literal, Protocol
 
 from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.observation import Level, Observation
-from hicache_ref.vocabulary.operations import OPERATION_TYPES, Operation
+from hicache_ref.vocabulary.operations import OPERATION_TYPES, STATE_OPERATIONS, Operation
 from hicache_ref.vocabulary.outcomes import Outcome
 from hicache_ref.vocabulary.profile import EvictionPolicy, Profile
 
@@ -63,6 +63,11 @@ class Description(Frozen):
     """Whether only one kind of backend can be attached."""
 
     events: bool = False
+
+    @property
+    def alphabet(self) -> frozenset[str]:
+        """The operations that can be asked of it: without states those of states are not."""
+        return self.operations - STATE_OPERATIONS if self.hybrid == "never" else self.operations
 
 
 class AdapterError(Exception):

@@ -21,6 +21,7 @@ IDS_OF_0_5_15 = {
     "late-state-not-backed-up", "double-free", "load-starts-elsewhere", "load-loses-source", "locked-leaf-is-evicted",
     "host-eviction-goes-on", "host-state-not-refreshed", "quota-ignored", "closed-prefetch-frees-slot",
     "commit-stamps-without-moving", "namespace-unhashed", "fetched-below-a-gap", "write-raises", "read-raises",
+    "lock-is-stolen", "anchor-loses-state",
 }  # fmt: skip
 
 
