@@ -95,15 +95,21 @@ class Caller(Moving):
         return self.core.pages(slots)
 
     def on_lock(self, op: Lock) -> Done | Invalid:
-        """The core has pinned the path of the match's device end, or of its best end."""
+        """The core has pinned the path of the match's device end, of its best end, or of the node."""
         if op.receipt in self.receipts:
             return Invalid(why=f"receipt {op.receipt} is in use")
-        if op.at == "node":
-            return Invalid(why="a node is known by a match alone")
-        found = self.match(op.key)
-        node = found.last_device_node_id if op.at == "device" else found.best_match_node_id
+        node = self._end_to_lock(op)
+        if node is None:
+            return Invalid(why=f"no node ends at {op.key}")
         self.receipts[op.receipt] = self.tree.inc_lock_ref(node)
         return Done()
+
+    def _end_to_lock(self, op: Lock) -> int | None:
+        if op.at == "node":
+            return self.nodes.ending_at(op.key)
+        found = self.match(op.key)
+        node: int = found.last_device_node_id if op.at == "device" else found.best_match_node_id
+        return node
 
     def on_unlock(self, op: Unlock) -> Done | Invalid:
         """The core has undone what it did for the receipt."""

@@ -62,9 +62,9 @@ class StateCaller(ObservedCaller):
         return matched.model_copy(update={"branching": self.branching})
 
     def on_lock(self, op: Lock) -> Done | Invalid:
-        """As below; a best end whose state is on host alone is pinned there too, as upstream's prefetch pins it."""
+        """As below; an end whose state is on host alone is pinned there too, as upstream's prefetch pins it."""
         done = super().on_lock(op)
-        if isinstance(done, Done) and op.at == "best":
+        if isinstance(done, Done) and op.at != "device":
             node = self.receipts[op.receipt].node_id
             if self.tree.component_has_host_value_only(node, STATE):
                 self.host_receipts[op.receipt] = self.tree.inc_host_lock_ref(node)
