@@ -58,13 +58,15 @@ class BackupRules(EvictRules):
         """What one backup copies, by the rule `backup_scope`."""
         nodes = self.state.nodes
         if self.rules.backup_scope == "chain":
-            return [number for number in reversed(self.path(node.id)) if number == node.id or self.is_due(nodes[number])]
+            return [
+                number for number in reversed(self.path(node.id)) if number == node.id or self.is_due(nodes[number])
+            ]
         if self.rules.backup_scope == "node_if_parent" and nodes[node.parent].host is None:
             return []
         return [node.id]
 
     def is_due(self, node: Node) -> bool:
-        """Whether a hit on the node, or one below it, takes it to host; by the rule a late state waits for its insert."""
+        """Whether a hit on it or below takes the node to host; by the rule a late state waits for its insert."""
         lacking = self.lacking(node)
         return KV in lacking if self.rules.late_states == "insert" else bool(lacking)
 

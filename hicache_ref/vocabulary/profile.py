@@ -163,7 +163,7 @@ class Rules(Frozen):
     """Whether a leaf without state leaves the tree, and no leaf is demoted to become one, or KV alone decides both."""
 
     late_states: Literal["hit", "insert"] = "hit"
-    """Which backup takes a state to a host that has its KV: that of a hit, for all nodes of its path, or the insert's."""
+    """Which backup takes a late state to host: that of a hit, for all nodes of the path, or that of its insert."""
 
     host_states: Literal["used", "arrived"] = "used"
     """Whether states on host go by their last use, or those there alone by when they came to be there or unpinned."""

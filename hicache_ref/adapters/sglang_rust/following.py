@@ -42,4 +42,6 @@ def expect_followable(profile: Profile, description: Description) -> None:
     for name in Rules.model_fields:
         asked, fixed = getattr(profile.rules, name), getattr(RULES[description.profile], name)
         if name not in _CHOSEN_BY_PROFILE and asked != fixed:
-            raise AdapterError(f"profile {profile.name}: rule {name} is {asked!r}, expected {fixed!r} as in {description.profile}")
+            raise AdapterError(
+                f"profile {profile.name}: rule {name} is {asked!r}, expected {fixed!r} as in {description.profile}"
+            )

@@ -119,7 +119,9 @@ class Nodes:
         transfers = spec.comp_xfers.get(STATE) if spec is not None else None
         if not transfers and self._tree.component_has_host_value_only(number, STATE):
             raise CoreMisbehaved(f"node {number} has a state on host only and no pages there")
-        return None if device is None else tuple(device.tolist()), tuple(transfers[0][1].tolist()) if transfers else None
+        return None if device is None else tuple(device.tolist()), tuple(
+            transfers[0][1].tolist()
+        ) if transfers else None
 
     def _read_own(self, number: int, start: int) -> _Own:
         known = self._own.get(number)

@@ -8,6 +8,7 @@ import importlib
 import os
 from array import array
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from hicache_ref.adapters.sglang_hiradix.importing import PACKAGE
@@ -37,37 +38,29 @@ class PythonBindings:
         self.memory: Any = load(f"{_CACHE}.memory_pool")
         self.kinds: Any = self.components.ComponentType
 
-    # The names are those of the module that this stands for.
+        # By the names of the module that this stands for.
+        vars(self).update(
+            TreeCoreInitParamsBinding=Bag,
+            RustUnifiedTreeCoreBinding=partial(PythonTree, self, bigram=False),
+            RustBigramUnifiedTreeCoreBinding=partial(PythonTree, self, bigram=True),
+            MatchParamsBinding=self._match,
+            InsertParamsBinding=self._insert,
+            DecLockRefParamsBinding=self.params.DecLockRefParams,
+        )
 
-    TreeCoreInitParamsBinding = Bag
-
-    def RustUnifiedTreeCoreBinding(self, params: Bag, components: Sequence[int]) -> "PythonTree":
-        """A tree of tokens."""
-        return PythonTree(self, params, components, bigram=False)
-
-    def RustBigramUnifiedTreeCoreBinding(self, params: Bag, components: Sequence[int]) -> "PythonTree":
-        """A tree of pairs of tokens."""
-        return PythonTree(self, params, components, bigram=True)
-
-    def MatchParamsBinding(self, key: "array[int]", extra_key: str | None = None) -> Any:
-        """The key of a match."""
+    def _match(self, key: "array[int]", extra_key: str | None = None) -> Any:
         return self.params.MatchPrefixParams(key=self.keys.RadixKey(key, extra_key))
 
-    def InsertParamsBinding(self, key: "array[int]", value: Any, extra_key: str | None = None, **rest: Any) -> Any:
-        """What an insert is asked with."""
+    def _insert(self, key: "array[int]", value: Any, extra_key: str | None = None, **rest: Any) -> Any:
         return self.params.InsertParams(key=self.keys.RadixKey(key, extra_key), value=value, **rest)
-
-    def DecLockRefParamsBinding(self, **given: Any) -> Any:
-        """What a lock is undone with."""
-        return self.params.DecLockRefParams(**given)
 
 
 class PythonTree:
     """A core as the compiled one is called; calls whose form is the same on both are passed on as they are."""
 
     def __init__(self, bindings: PythonBindings, params: Bag, components: Sequence[int], *, bigram: bool) -> None:
-        SERVER_ARGS.mamba = Bag(mamba_max_states_per_path=-1)
-        SERVER_ARGS.mamba_cache_chunk_size = params.mamba_cache_chunk_size
+        no_limit = Bag(mamba_max_states_per_path=-1)
+        SERVER_ARGS.__dict__.update(mamba=no_limit, mamba_cache_chunk_size=params.mamba_cache_chunk_size)
         self._of = bindings
         kinds = [bindings.kinds(number) for number in components]
         made = bindings.init(

@@ -84,7 +84,7 @@ class StateCaller(ObservedCaller):
         return found
 
     def on_take_pages(self, op: TakePages) -> Took | Refused | Invalid:
-        """The request holds pages and a state slot, into which the state at `prefix` is copied; or nothing was taken."""
+        """The request holds pages and a slot, into which the state at `prefix` is copied; or nothing was taken."""
         begun = op.prefix is None and self.requests.get(op.rid) == ()
         if op.n <= 0 or op.rid in self.device.passes or (op.rid in self.requests and not begun):
             return Invalid(why=f"request {op.rid} is in use or n is not positive")

@@ -93,7 +93,9 @@ def _owned(each: Segment) -> tuple[object, ...]:
 def differences(components: str, steps: int, seed: int, *, fetch: bool = False) -> Iterator[Replay | int]:
     """The shortest way found to each first difference of a walk, until so many steps were made; last, their number."""
     with ExitStack() as stack:
-        made = [sglang_unified.make({"core": core, "components": components}, fetch, 30.0) for core in ("python", "rust")]
+        made = [
+            sglang_unified.make({"core": core, "components": components}, fetch, 30.0) for core in ("python", "rust")
+        ]
         python, rust = (stack.enter_context(each) for each in made)
         description = python.describe()
         base = profile_named(description.profile)
@@ -117,17 +119,17 @@ def differences(components: str, steps: int, seed: int, *, fetch: bool = False) 
 
 
 def main(arguments: list[str]) -> int:
-    """Each difference was printed; 1 if there was one."""
+    """Each difference was told, and how many steps were made; 1 if there was a difference."""
     components, steps, seed = arguments
     found = 0
     for each in differences(components, int(steps), int(seed)):
         if isinstance(each, int):
-            print(f"{each} steps on both cores, {found} walks with a difference")
+            sys.stdout.write(f"{each} steps on both cores, {found} walks with a difference\n")
             continue
         found += 1
-        print(f"{each.finding.text if each.finding else 'did not replay'}")
-        for number, recorded in enumerate(each.steps):
-            print(f"  {number} {recorded.op.model_dump_json(exclude_defaults=False)}")
+        text = each.finding.text if each.finding is not None else "a difference that did not come again"
+        told = [f"  {number} {recorded.op.model_dump_json()}" for number, recorded in enumerate(each.steps)]
+        sys.stdout.write("\n".join([text, *told, ""]))
     return int(found > 0)
 
 
