@@ -7,7 +7,8 @@ go on together. `python -m hicache_ref.adapters.sglang_unified.twins full+mamba 
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from hicache_ref.adapters import sglang_unified
 from hicache_ref.adapters.failures import ImplementationFailed
@@ -90,46 +91,51 @@ def _owned(each: Segment) -> tuple[object, ...]:
     return each.extra, each.device, each.host, each.locked, each.device_state, each.host_state
 
 
-def differences(components: str, steps: int, seed: int, *, fetch: bool = False) -> Iterator[Replay | int]:
-    """The shortest way found to each first difference of a walk, until so many steps were made; last, their number."""
+@contextmanager
+def both(components: str, *, fetch: bool = False) -> Iterator[Twins]:
+    """Both cores, each in a process of its own. Raises AdapterError where the wheel cannot be had."""
     with ExitStack() as stack:
         made = [
             sglang_unified.make({"core": core, "components": components}, fetch, 30.0) for core in ("python", "rust")
         ]
         python, rust = (stack.enter_context(each) for each in made)
-        description = python.describe()
-        base = profile_named(description.profile)
-        count = 0
-        for index in range(steps):
-            rng = random.Random(f"{seed}/{index}")
-            profile = draw_profile(
-                rng, base, page_sizes=description.page_sizes, bigram=description.bigram, draft=False,
-                hybrid=description.hybrid,
-            )  # fmt: skip
-            stepper = TwinStepper((python, rust), profile)
-            plan = Plan(steps=WALK_STEPS, invalid_share=0.0, operations=description.operations)
-            try:
-                Walk(stepper, rng, plan, swarm=index % 2 == 1).run()
-            except Found as found:
-                yield minimise(stepper.steps, lambda: TwinStepper((python, rust), profile), found.finding)  # noqa: B023
-            count += len(stepper.steps)
-            if count >= steps:
-                break
-        yield count
+        yield python, rust
+
+
+def differences(twins: Twins, steps: int, seed: int) -> Iterator[Replay | int]:
+    """The shortest way found to each first difference of a walk, until so many steps were made; last, their number."""
+    description = twins[0].describe()
+    base = profile_named(description.profile)
+    count, index = 0, 0
+    while count < steps:
+        rng = random.Random(f"{seed}/{index}")
+        profile = draw_profile(
+            rng, base, page_sizes=description.page_sizes, bigram=description.bigram, draft=False,
+            hybrid=description.hybrid,
+        )  # fmt: skip
+        stepper = TwinStepper(twins, profile)
+        plan = Plan(steps=WALK_STEPS, invalid_share=0.0, operations=description.alphabet)
+        try:
+            Walk(stepper, rng, plan, swarm=index % 2 == 1).run()
+        except Found as found:
+            yield minimise(stepper.steps, partial(TwinStepper, twins, profile), found.finding)
+        count, index = count + len(stepper.steps), index + 1
+    yield count
 
 
 def main(arguments: list[str]) -> int:
     """Each difference was told, and how many steps were made; 1 if there was a difference."""
     components, steps, seed = arguments
     found = 0
-    for each in differences(components, int(steps), int(seed)):
-        if isinstance(each, int):
-            sys.stdout.write(f"{each} steps on both cores, {found} walks with a difference\n")
-            continue
-        found += 1
-        text = each.finding.text if each.finding is not None else "a difference that did not come again"
-        told = [f"  {number} {recorded.op.model_dump_json()}" for number, recorded in enumerate(each.steps)]
-        sys.stdout.write("\n".join([text, *told, ""]))
+    with both(components) as twins:
+        for each in differences(twins, int(steps), int(seed)):
+            if isinstance(each, int):
+                sys.stdout.write(f"{each} steps on both cores, {found} walks with a difference\n")
+                continue
+            found += 1
+            text = each.finding.text if each.finding is not None else "a difference that did not come again"
+            told = [f"  {number} {recorded.op.model_dump_json()}" for number, recorded in enumerate(each.steps)]
+            sys.stdout.write("\n".join([text, *told, ""]))
     return int(found > 0)
 
 
