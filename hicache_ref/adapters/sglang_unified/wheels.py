@@ -27,3 +27,7 @@ def root_of(*, fetch: bool) -> Path:
     members = [f"sglang/srt/{module}.py" for module in _MODULES]
     members.append(f"sglang-{VERSION}.dist-info/licenses/LICENSE")
     return fetched_wheel("sglang", VERSION, SHA256S, members, fetch=fetch, part="unified")
+
+
+if __name__ == "__main__":
+    root_of(fetch=True)
