@@ -1,11 +1,12 @@
 """The victims of one step, replayed by definition: what each of them was at the moment when it was taken."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from hicache_ref.model.records import Record
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.rows import NOWHERE, Row, copy_in
+from hicache_ref.requirements.taken import Rank, Taken, rank_of
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import (
     KV,
@@ -20,47 +21,6 @@ from hicache_ref.vocabulary.ids import (
 )
 from hicache_ref.vocabulary.operations import Insert, LoadBack, Poll, Prefetch, TakePages
 from hicache_ref.vocabulary.outcomes import Polled
-from hicache_ref.vocabulary.profile import Rules
-
-Rank = tuple[int, ...]
-
-
-class Taken(NamedTuple):
-    """A victim. `least` is the smallest rank among the leaves of that moment."""
-
-    row: Row
-    pool: PoolName
-    leaf: bool
-    pinned: bool
-    rank: Rank
-    least: Rank
-    stayed: bool
-    """It was tried and kept its copy."""
-
-    copied: bool
-    """A copy of its device pages was submitted in the step."""
-
-    host_room: int
-    """Host pages that could be had at that moment, at least."""
-
-
-def rank_of(row: Row, last: int, rules: Rules) -> Rank:
-    """The place of a node in the order of the configured policy; smaller goes first."""
-    match rules.eviction:
-        case "lru":
-            return (last,)
-        case "mru":
-            return (-last,)
-        case "lfu":
-            return (row.hits, last)
-        case "fifo":
-            return (row.born, last)
-        case "filo":
-            return (-row.born, last)
-        case "priority":
-            return (row.priority, last)
-        case "slru":
-            return (int(row.hits >= rules.slru_protected_threshold), last)
 
 
 class Sweep:

@@ -65,6 +65,7 @@ class Caller(Moving):
     # -- match and lock ---------------------------------------------------------------------------------------------
 
     def match(self, key: Key) -> Any:
+        """The core has matched the key, and what it asked for is done."""
         result = self.tree.match_prefix(self.core.match_params(key.tokens, key.extra))
         self.obey(result.cache_actions)
         if result.last_visited_node_id is not None:

@@ -247,4 +247,5 @@ class Moving(Books):
         self.tree.dec_lock_ref(node, self.core.release_params(receipt))
 
     def release_host_lock(self, node: int, receipt: Any) -> None:
+        """What the receipt's inc_host_lock_ref pinned is pinned once less."""
         self.tree.dec_host_lock_ref(node, self.core.release_params(receipt))
