@@ -103,7 +103,7 @@ class CommitRules(PrefetchRules):
             if each == name:
                 storage.reads[index] = (each, max(0, done - known))
         self.release(KV_HOST, rest)
-        if not with_state:
+        if record.states and not with_state:
             self.release(STATE_HOST, record.states)
         if isinstance(record, PrefetchQueued | PrefetchReading):
             self.effects.append(StorageCancel(id=name))
@@ -144,7 +144,8 @@ class CommitRules(PrefetchRules):
         elif anchor is None or (anchor.id != ROOT and anchor.host is None):
             self.facts.append("anchor_lost")
             self.release(KV_HOST, pages)
-            self.release(STATE_HOST, record.states)
+            if record.states:
+                self.release(STATE_HOST, record.states)
         else:
             loaded = self._hang(anchor, record, pages)
             if loaded:

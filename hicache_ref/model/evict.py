@@ -238,6 +238,9 @@ class EvictRules(CopyRules):
         short = count - self.free_count(KV_HOST)
         if short > 0 and (self.rules.evict_host_for_hopeless or self._host_can_free(short)):
             self.evict_host(self.asked(short, count))
+        # What a cascade gave up may still be written, and is not free.
+        while self.profile.state and (short := count - self.free_count(KV_HOST)) > 0 and self._host_can_free(short):
+            self.evict_host(short)
         return count <= self.free_count(KV_HOST)
 
     def _host_can_free(self, count: int) -> bool:
@@ -248,7 +251,7 @@ class EvictRules(CopyRules):
         queue = list(self.state.host_leaves)
         while queue and total < count:
             node = nodes[queue.pop()]
-            total += len(node.host or ())
+            total += len(node.host or ()) if not self.is_arriving_on_host(node) else 0
             above = nodes[node.parent]
             left[above.id] = left.get(above.id, len(above.children)) - 1
             if not left[above.id] and above.id != ROOT and self._goes_without_children(above):

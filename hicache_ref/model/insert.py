@@ -46,7 +46,8 @@ class InsertRules(LoadRules):
         # change
         request = self.state.requests.pop(op.rid)
         self.release(KV_DEVICE, request.pages)
-        self.release(STATE_DEVICE, request.state)
+        if request.state:
+            self.release(STATE_DEVICE, request.state)
         # tell
         return Done()
 

@@ -48,7 +48,8 @@ def _take_with_state(d: Drawing, rid: str, key: Key) -> Iterator[Operation]:
     yield ops.TakePages(rid=rid, n=len(d.model.pages(key)) - start, prefix=prefix)
     for ticket in d.ending():
         if ticket.to == "request":
-            yield ops.CopyDone(ticket=ticket.id)
+            fails = "copy_failed" in d.operations and d.rng.random() < 0.15
+            yield ops.CopyFailed(ticket=ticket.id) if fails else ops.CopyDone(ticket=ticket.id)
 
 
 def go_on(d: Drawing) -> Iterator[Operation]:
