@@ -65,6 +65,7 @@ test-peers: $(STAMP) ## The tests that run released engines; fetches the pinned 
 	$(CHECK) --adapter sglang-rust --fetch --steps 100 --requirement HC-PAGE-01
 	$(BIN)/python -m hicache_ref.adapters.sglang_hiradix.wheels
 	$(BIN)/python -m hicache_ref.adapters.sglang_himamba.wheels
+	$(BIN)/python -m hicache_ref.adapters.sglang_unified.wheels
 	$(PYTEST) -m peers
 
 bench: $(STAMP) ## Compare speeds with the peers

@@ -89,11 +89,18 @@ def _sglang_himamba(options: Options, fetch: bool, step_timeout: float) -> Adapt
     return sglang_himamba.make(options, fetch, step_timeout)
 
 
+def _sglang_unified(options: Options, fetch: bool, step_timeout: float) -> Adapter:
+    from hicache_ref.adapters import sglang_unified
+
+    return sglang_unified.make(options, fetch, step_timeout)
+
+
 _BUILT_IN: dict[str, Callable[[Options, bool, float], Adapter]] = {
     "reference": _reference,
     "sglang-rust": _sglang_rust,
     "sglang-hiradix": _sglang_hiradix,
     "sglang-himamba": _sglang_himamba,
+    "sglang-unified": _sglang_unified,
 }
 
 

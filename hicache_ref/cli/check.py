@@ -129,14 +129,19 @@ def _campaign(chosen: Chosen, profile: str | None, wanted: frozenset[str], seed:
 
 
 def _known(path: Path | None, description: Description) -> tuple[Known, ...]:
-    """The entries of the file, or of the one that comes with the adapter. Raises KnownError."""
+    """The entries of the file, or of the one that comes with the adapter; without states none of those with them.
+
+    Raises KnownError.
+    """
     if path is not None:
         return read_known(path)
     for name in (f"{description.name}-{description.version}", description.name):
         packaged = files("hicache_ref.adapters") / "known" / f"{name}.jsonl"
         if re.fullmatch(r"[\w.-]+", name) and packaged.is_file():
             with as_file(packaged) as file:
-                return read_known(file)
+                return tuple(
+                    each for each in read_known(file) if description.hybrid != "never" or not each.profile.state
+                )
     return ()
 
 

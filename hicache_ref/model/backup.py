@@ -17,6 +17,8 @@ class BackupRules(EvictRules):
         node = self.node_at(op.key)
         if node is None or not self.lacking(node):
             return Invalid(why=f"no resident node without host copy ends at {op.key}")
+        if self.rules.late_states == "insert" and self.is_arriving_on_host(node):
+            return Invalid(why=f"a copy of {op.key} runs already")
         return None
 
     def on_write_backup(self, op: WriteBackup) -> Submitted | Refused:
@@ -56,10 +58,17 @@ class BackupRules(EvictRules):
         """What one backup copies, by the rule `backup_scope`."""
         nodes = self.state.nodes
         if self.rules.backup_scope == "chain":
-            return [number for number in reversed(self.path(node.id)) if self.lacking(nodes[number])]
+            return [
+                number for number in reversed(self.path(node.id)) if number == node.id or self.is_due(nodes[number])
+            ]
         if self.rules.backup_scope == "node_if_parent" and nodes[node.parent].host is None:
             return []
         return [node.id]
+
+    def is_due(self, node: Node) -> bool:
+        """Whether a hit on it or below takes the node to host; by the rule a late state waits for its insert."""
+        lacking = self.lacking(node)
+        return KV in lacking if self.rules.late_states == "insert" else bool(lacking)
 
     def count_hit(self, node: Node) -> bool:
         """The node was used once more; true if what it lacks on host is due to be backed up (HC-BACKUP-05)."""

@@ -11,7 +11,7 @@ from hicache_ref.model.match import MatchRules
 from hicache_ref.model.records import BackupEnded, PrefetchEnded, Record
 from hicache_ref.model.state import Direction, Node, PageRef, Part, Pass, Ticket, operation_id, running
 from hicache_ref.vocabulary.effects import CopyOnDevice, CopyPart, CopyToDevice, CopyToHost, Effect
-from hicache_ref.vocabulary.ids import DEVICE, HOST, KV, KV_HOST, STATE, STATE_HOST, Component, PoolName
+from hicache_ref.vocabulary.ids import DEVICE, HOST, KV, KV_HOST, STATE, STATE_DEVICE, STATE_HOST, Component, PoolName
 from hicache_ref.vocabulary.keys import handle
 from hicache_ref.vocabulary.operations import CopyDone, CopyFailed
 from hicache_ref.vocabulary.outcomes import Done, Invalid
@@ -284,11 +284,14 @@ class CopyRules(MatchRules):
 
     def leave_device(self, node: Node) -> None:
         """The node has no KV on device, and so no state there (HC-STATE-01)."""
+        arrives = STATE_DEVICE in node.at
         for component in self.profile.components:
             pages = node.at.get(DEVICE[component])
             if pages is not None:
                 self.place(node, DEVICE[component], None)
                 self.release(DEVICE[component], pages)
+        if arrives:
+            self.note_arrival(node)
 
     def lose_subtree(self, node: Node) -> set[str]:
         """The node and all below it have left the tree; the receipts that named one of them are returned."""

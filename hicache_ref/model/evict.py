@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 from hicache_ref.model.copies import CopyRules
 from hicache_ref.model.pages import ModelFault
-from hicache_ref.model.state import Node, Part
+from hicache_ref.model.state import Node, Part, Ticket
 from hicache_ref.vocabulary.ids import DEVICE, HOST, KV, KV_DEVICE, KV_HOST, ROOT, STATE, NodeId, PoolName
 from hicache_ref.vocabulary.operations import Evict, EvictHost
 from hicache_ref.vocabulary.outcomes import Evicted, Invalid, Refused
@@ -61,8 +61,8 @@ class EvictRules(CopyRules):
 
         Of a hybrid model no leaf of the tree is demoted without its state: no match could end there (HC-STATE-08).
         """
-        if node.host is not None and not self.lacking(node):
-            self.facts.append("demoted")
+        if node.host is not None and (not self.lacking(node) or self.rules.dead_ends == "stay"):
+            self.facts.append("state_lost_by_demotion" if node.children and self.lacking(node) else "demoted")
             self.leave_device(node)
         elif self.state.policy == "write_back" and self._write_back(node):
             if self.rules.write_back_protects:
@@ -112,6 +112,21 @@ class EvictRules(CopyRules):
             self.facts.append("staged")
             self.leave_device(node)
             return True
+        done = self._end_inside_step(ticket)
+        if done:
+            self.leave_device(node)
+        return done
+
+    def copy_before_state_goes(self, node: Node) -> None:
+        """By the rule write_back_states = copied what a node that stays has on device is on host, if there is room."""
+        wanted = self.rules.write_back_states == "copied" and self.state.policy == "write_back" and node.host is None
+        parts = self.take_on_host(node) if wanted else ()
+        if parts:
+            self._end_inside_step(self.submit("host", node, parts, pinned=False))
+            self.facts.append("state_copied_before_it_goes")
+
+    def _end_inside_step(self, ticket: Ticket) -> bool:
+        """The copy has ended and that was applied; whether it ended well."""
         done = not ticket.doomed and self.choose.copy_result(ticket.id)
         if done:
             self.rely_on(ticket.reads)
@@ -119,8 +134,6 @@ class EvictRules(CopyRules):
         self.evicting = True
         self.apply_end(self.state.tickets[ticket.id])
         self.evicting = False
-        if done:
-            self.leave_device(node)
         return done
 
     def _drop(self, node: Node) -> bool:
@@ -249,7 +262,7 @@ class EvictRules(CopyRules):
         """Whether the node could be evicted from host, or would leave the tree at once, if it had no children."""
         if self.is_in_use(node):
             return False
-        if self.profile.state and not self.has_state(node):
+        if self.profile.state and not self.has_state(node) and self.rules.dead_ends == "leave":
             return True
         return node.device is None and self.is_settled_on_host(node) and not self.is_arriving_on_host(node)
 

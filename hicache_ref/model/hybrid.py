@@ -48,15 +48,25 @@ class HybridRules(InsertRules):
         """As `on_evict_state`: of an inner node the state alone, which leaves a tombstone, of a leaf its KV too."""
         tally = self.tally(STATE_DEVICE)
         for node in self._state_victims(STATE_DEVICE):
-            if not node.children and not node.locks[KV]:
+            as_leaf = self._goes_with_kv(node)
+            if as_leaf:
                 self.evict_device_leaf(node)
-            if node.id in self.state.nodes and STATE_DEVICE in node.at:  # also a leaf that storage reads, and stayed
+            # Also a leaf that storage reads, and stayed.
+            if node.id in self.state.nodes and STATE_DEVICE in node.at and not (as_leaf and self._kv_decides()):
+                self.copy_before_state_goes(node)
                 self.facts.append("tombstone")
                 self.drop_state(node, STATE_DEVICE)
             if tally.given() >= count:
                 break
         self.protect_no_more()
         return tally.end()
+
+    def _goes_with_kv(self, node: Node) -> bool:
+        """Whether nothing needs the KV of a victim among states: a leaf of the tree, or by the rule of the device."""
+        return node.id in self.state.device_leaves if self._kv_decides() else not (node.children or node.locks[KV])
+
+    def _kv_decides(self) -> bool:
+        return self.rules.dead_ends == "stay"
 
     def evict_host_state(self, count: int) -> Evicted:
         """As `on_evict_host_state`: of a host leaf with its KV, of any other node the state alone."""
@@ -82,6 +92,8 @@ class HybridRules(InsertRules):
     def may_lose_state(self, node: Node, pool_name: PoolName) -> bool:
         """Whether the node has a state there that nothing pins and no operation touches."""
         if node.id == ROOT or pool_name not in node.at or node.locks[STATE]:
+            return False
+        if pool_name == STATE_HOST and self.rules.host_states == "arrived" and STATE_DEVICE in node.at:
             return False
         ref = (pool_name, node.at[pool_name][0])
         return pool_name == STATE_DEVICE or not any(ref in op.reads or ref in op.writes for op in running(self.state))
@@ -110,7 +122,8 @@ class HybridRules(InsertRules):
 
     def host_room(self, count: int, states: int = 0) -> bool:
         """Also so many state slots."""
-        if not self._can_free(STATE_HOST, states) or not super().host_room(count):
+        hopeless = not self._can_free(STATE_HOST, states) and not self.rules.evict_host_for_hopeless
+        if hopeless or not super().host_room(count):
             return False
         short = self._short(STATE_HOST, states)
         if short:
@@ -218,3 +231,9 @@ class HybridRules(InsertRules):
             self.place(node, STATE_DEVICE, request.state)
         node.last[STATE] = self.tick()
         return existed
+
+    def back_up_late_state(self, node: Node) -> None:
+        """By the rule late_states = insert the state that the insert brought follows its KV, if that is on host."""
+        wanted = self.rules.late_states == "insert" and self.state.policy != "write_back" and node.host is not None
+        if wanted and self.lacking(node) and not self.is_arriving_on_host(node):
+            self.backup(node)

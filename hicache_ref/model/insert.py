@@ -161,14 +161,25 @@ class InsertRules(LoadRules):
         node = walk.through(pages)
         if walk.at < len(pages):
             node = self._attach_rest(node, pages, walk)
+        elif self.rules.late_states == "insert":
+            self._back_up(walk)
         self.release(KV_DEVICE, tuple(walk.duplicates))
         existed = request is not None and self.attach_state(node, request)
-        for number in walk.due:
-            due = self.state.nodes.get(number)
-            if due is not None and self.lacking(due):
-                self.backup(due)
+        self._back_up(walk)
+        self.back_up_late_state(node)
         # tell
         return Inserted(prefix=walk.prefix, given_back=tuple(walk.duplicates), state_existed=existed)
+
+    def _back_up(self, walk: "_InsertWalk") -> None:
+        """What is due by the hits of the insert was submitted, as far as there is room."""
+        due, walk.due = walk.due, []
+        for number in due:
+            node = self.state.nodes.get(number)
+            if node is not None and self.is_due(node):
+                self.backup(node)
+
+    def back_up_late_state(self, node: Node) -> None:
+        """By the rule late_states = insert the state that the insert brought follows its KV to host."""
 
     def attach_state(self, node: Node, request: Request) -> bool:
         """The node has the request's state, if there is one; true if it had one already, which stays."""

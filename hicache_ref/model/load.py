@@ -68,6 +68,8 @@ class LoadRules(BackupRules):
         if self.profile.state:
             self.place(node, STATE_DEVICE, self.take(STATE_DEVICE, 1, ("node", node.id)))
             parts.append(self.part(node, STATE))
+            if self.rules.host_states == "arrived":
+                node.last[STATE] = self.tick()
             self.facts.append("load_of_kv_and_state" if chain else "load_of_state")
         if rid is not None:
             slot = self.take(STATE_DEVICE, 1, ("request", rid))

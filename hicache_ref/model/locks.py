@@ -29,12 +29,16 @@ class LockRules(LeafRules):
         """
         nodes = self.state.nodes
         pins: Pins = tuple((KV, n) for n in self.path(anchor) if evicted_too or KV_DEVICE in nodes[n].at)
-        held = nodes[anchor].at
-        if anchor != ROOT and (STATE_DEVICE in held or (evicted_too and STATE_HOST in held)):
+        if anchor != ROOT and self._names_state(nodes[anchor], evicted_too):
             pins += ((STATE, anchor),)
         for component, number in pins:
             self._change_lock(self.state.nodes[number], component, +1)
         return pins
+
+    def _names_state(self, node: Node, evicted_too: bool) -> bool:
+        if self.profile.state and self.rules.lock_state == "to_come":
+            return True
+        return STATE_DEVICE in node.at or (evicted_too and STATE_HOST in node.at)
 
     def unpin(self, pins: Pins) -> None:
         """Each pin is undone once."""
@@ -52,6 +56,13 @@ class LockRules(LeafRules):
             self.state.protected += resident if now else -resident
             self.state.evictable += -resident if now else resident
             self.update_leaf(node.id)
+        if component == STATE and not now:
+            self.note_arrival(node)
+
+    def note_arrival(self, node: Node) -> None:
+        """By the rule host_states = arrived a state that is on host alone now, or unpinned there, is used by that."""
+        if self.rules.host_states == "arrived" and STATE_HOST in node.at and STATE_DEVICE not in node.at:
+            node.last[STATE] = self.tick()
 
     def lock_follows_split(self, lower: NodeId, upper: NodeId) -> None:
         """Whatever pins the lower half's KV pins the upper one's too (HC-LOCK-04)."""

@@ -53,7 +53,7 @@ class MatchRules(TreeRules):
 
     def _branching(self, reach: Node, best: Node) -> int:
         """How far KV alone reaches on device, in whole chunks, if that is beyond the best end (HC-STATE-04)."""
-        while KV_DEVICE not in reach.at:
+        while KV_DEVICE not in reach.at and self.rules.branching == "resident":
             reach = self.state.nodes[reach.parent]
         chunk = self.profile.sizes.state_chunk
         length = self.depth(reach) // chunk * chunk if self.profile.state else 0

@@ -93,8 +93,8 @@ class TreeRules(LockRules):
         """Every node of the path is used now, the deepest last, and of states that of the last (HC-MATCH-03)."""
         for each in reversed(self.path(number)):
             self.pass_by(self.state.nodes[each])
-        if self.profile.state:
-            end = self.state.nodes[number]
+        end = self.state.nodes[number]
+        if self.profile.state and (self.rules.host_states == "used" or STATE_DEVICE in end.at):
             end.last[STATE] = end.last[KV]
 
     def pass_by(self, node: Node) -> None:
@@ -202,7 +202,7 @@ class TreeRules(LockRules):
         Upstream: _iteratively_delete_tombstone_leaf.
         """
         node = self.state.nodes.get(number)
-        if self.profile.state and node is not None and self._is_dead_end(node):
+        if self.profile.state and self.rules.dead_ends == "leave" and node is not None and self._is_dead_end(node):
             self.facts.append("cascade")
             self.remove(node)
 
@@ -221,6 +221,7 @@ class TreeRules(LockRules):
         if slots is not None:
             self.place(node, pool_name, None)
             self.release(pool_name, slots)
+            self.note_arrival(node)
             self.prune(node.id)
 
     def unpin(self, pins: Pins) -> None:

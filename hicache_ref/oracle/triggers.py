@@ -108,6 +108,23 @@ def _insert_below_backed(op: Operation, model: Model, askers: Askers) -> bool:
     return found.length < len(pages) and found.node.id != ROOT and found.node.host is not None
 
 
+def _match_over_unbacked(op: Operation, model: Model, askers: Askers) -> bool:
+    """A hybrid match passes KV without host copy on its way from the device end to the best end."""
+    if not isinstance(op, ops.MatchPrefix) or not model.profile.state:
+        return False
+    found = model.look(model.pages(op.key), op.key.extra)
+    reach = model.state.nodes[found.node.parent] if found.inside else found.node
+    best = model.best_end(reach)
+    between = model.path(best.id)[: -len(model.path(model.resident_end(best).id)) or None]
+    return any(KV_HOST not in model.state.nodes[number].at for number in between)
+
+
+def _load_under_load(op: Operation, model: Model, askers: Askers) -> bool:
+    """A state is loaded to a node whose pages another load still brings."""
+    node = model.node_at(op.key) if isinstance(op, ops.LoadBack) else None
+    return node is not None and node.device is not None and model.is_being_written(KV_DEVICE, node.device)
+
+
 def _load_evicts(op: Operation, model: Model, askers: Askers) -> bool:
     """Under write_back a load has to make room."""
     node = model.node_at(op.key) if isinstance(op, ops.LoadBack) else None
@@ -193,6 +210,8 @@ TRIGGERS: dict[str, Trigger] = {
     "prefetch_of_pairs": _prefetch_of_pairs,
     "attach_to_filled_tree": _attach_to_filled_tree,
     "insert_below_backed": _insert_below_backed,
+    "match_over_unbacked": _match_over_unbacked,
+    "load_under_load": _load_under_load,
     "load_evicts": _load_evicts,
     "detach_of_nothing": _detach_of_nothing,
     "hit_under_copy": _hit_under_copy,

@@ -124,13 +124,19 @@ def hits_and_threshold(change: Change[Insert, Inserted]) -> int:
         if counted and hits >= wanted:
             due.append(row)
     for row in due:
-        if lacking(row) and (STATE_HOST, row.hashes[-1]) not in change.what.victims:
+        if _is_due(after, row) and (STATE_HOST, row.hashes[-1]) not in change.what.victims:
             _must_lack_room(after, row, path)
     may = {each.id for row in due for each in after.up(row)}
+    may |= {row.id for row in path[-1:] if after.rules.late_states == "insert" and row.host is not None}
     for row in _copied_rows(change):
         if row.id not in may:
             raise Broken.because(f"a backup of node {row.id} is submitted after {row.hits} of {wanted} hits")
     return len(path)
+
+
+def _is_due(view: View, row: Row) -> bool:
+    """Whether hits on the node take it to host; by the rule a state that came late waits for its insert."""
+    return bool(lacking(row)) and (view.rules.late_states == "hit" or row.host is None)
 
 
 def lacking(row: Row) -> tuple[int, int]:
@@ -162,7 +168,7 @@ def _must_lack_room(after: View, row: Row, path: list[Row]) -> None:
         return
     first = row
     if scope == "chain":
-        first = next(each for each in path if lacking(each))
+        first = next(each for each in path if _is_due(after, each))
     room = len(after.host.free) + reclaimable_host_pages(after)
     pages, states = lacking(first)
     if pages <= room and states <= state_room(after, STATE_HOST):
@@ -182,6 +188,8 @@ def may_lose_state(view: View, pool: PoolName) -> list[NodeId]:
     if pool == STATE_HOST:
         opened = map(view.storage.prefetch, view.storage.open.values())
         anchors = {record.anchor for record in opened if record is not None}
+        if view.rules.host_states == "arrived":
+            anchors = anchors | {row.id for row in view.rows if row.device_state is not None}
     held = [(row, copy_in(row, pool)) for row in view.rows if not row.state_lock and row.id not in anchors]
     return [row.id for row, slots in held if slots and (pool == STATE_DEVICE or slots[0] not in touched)]
 
@@ -202,7 +210,7 @@ def reclaimable_host_pages(view: View, kept: NodeId = ROOT) -> int:
     def pages(row: Row) -> tuple[bool, int]:
         parts = [pages(child) for child in below.get(row.id, ())]
         total = sum(count for _, count in parts)
-        dead_end = bool(view.states) and not row.has_state
+        dead_end = bool(view.states) and not row.has_state and view.rules.dead_ends == "leave"
         goes = (row.device is None and row.host is not None) or dead_end
         goes = goes and not row.lock and all(gone for gone, _ in parts)
         arrives = any(

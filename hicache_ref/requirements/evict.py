@@ -86,7 +86,12 @@ def evicts_enough(change: Change[Evict | EvictHost, Evicted]) -> int:
     below = after.below()
     left = device_leaves(after) if device else host_leaves(after)
     rows = [after.row[number] for number in left]
-    could = [row.id for row in rows if _is_demotable(row, below) or is_droppable(after, row, below)]
+    free = after.rules.dead_ends == "stay"
+    could = [
+        row.id
+        for row in rows
+        if (free and row.host is not None) or _is_demotable(row, below) or is_droppable(after, row, below)
+    ]
     if could:
         raise Broken.because(f"{told.freed + told.staged} of {n} pages were given up, leaves {could} remain")
     return 1

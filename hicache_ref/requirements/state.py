@@ -55,7 +55,7 @@ def one_slot(view: View) -> int:
 @always("HC-STATE-07", "nodes", "storage", "books")
 def no_dead_end(view: View) -> int:
     """A leaf of the tree without state on any tier is pinned."""
-    if not view.states:
+    if not view.states or view.rules.dead_ends == "stay":
         return 0
     inner, judged = {row.parent for row in view.rows}, 0
     for row in view.rows:
@@ -107,7 +107,8 @@ def lock_names_the_state(change: Change[Lock, Done]) -> int:
     while after.rules.lock_evicted == "skip" and anchor.device is None:
         anchor = after.row[anchor.parent]
     on_host = after.rules.lock_evicted == "count" and anchor.host_state is not None
-    wanted = [anchor.id] if anchor.id != ROOT and (anchor.device_state is not None or on_host) else []
+    there = anchor.device_state is not None or on_host or after.rules.lock_state == "to_come"
+    wanted = [anchor.id] if anchor.id != ROOT and there else []
     named = [number for component, number in after.receipts[change.op.receipt].pins if component == STATE]
     if named != wanted:
         raise Broken.because(f"receipt {change.op.receipt} names the states of {named}, expected {wanted}")
@@ -179,7 +180,8 @@ def branching_is_aligned(change: Change[MatchPrefix, Matched]) -> int:
     before = change.before
     reach = ends(before, change.hashes)
     chunk = before.profile.sizes.state_chunk
-    length = reach.resident // chunk * chunk if before.states else 0
+    kv = reach.resident if before.rules.branching == "resident" else len(before.cached(change.hashes))
+    length = kv // chunk * chunk if before.states else 0
     expected = length if length > reach.best else 0
     if change.told.branching != expected:
         raise Broken.because(f"a branching length of {change.told.branching} is told, expected {expected}")
@@ -194,7 +196,8 @@ def states_are_used(change: Change[MatchPrefix | Lock, Matched | Done]) -> int:
         return 0
     end = ends(after, change.hashes).best
     best = after.cached(change.hashes)[end - 1][0] if end else after.root
-    if best.id != ROOT and best.state_last <= before.clock:
+    stamped = after.rules.host_states == "used" or best.device_state is not None
+    if best.id != ROOT and stamped and best.state_last <= before.clock:
         raise Broken.because(f"the state of node {best.id} was last used at {best.state_last}, before this step")
     others = [row for row in after.rows if row is not best and row.state_last > before.clock]
     if others and after.rules.match_stamps_states == "end":
@@ -230,13 +233,14 @@ def evicts_enough_states(change: AnyChange) -> int:
 def inner_nodes_keep_kv(change: AnyChange) -> int:
     """A victim among states that has children keeps its KV on that tier, and what it has on host if it is on device."""
     after, judged = change.after, 0
+    kv_decides = after.rules.dead_ends == "stay"
     if any(pool not in (STATE_DEVICE, STATE_HOST) for pool, _ in change.what.victims):
         return 0
     for pool, digest in change.what.victims:
         was = change.before.where.get(digest, (NOWHERE, 0))[0]
         now = after.row.get(was.id, NOWHERE)
         judged += 1
-        inner = any(row.parent == was.id for row in after.rows)
+        inner = any(row.parent == was.id for row in after.rows if row.device is not None or not kv_decides)
         had, has = (was.device, now.device) if pool == STATE_DEVICE else (was.host, now.host)
         kept = had is None or (has is not None and had[-len(has) :] == has)  # it may have been split in this step
         if inner and not kept:
@@ -251,7 +255,7 @@ def inner_nodes_keep_kv(change: AnyChange) -> int:
 def leaf_is_demoted_with_state(change: Change[Operation, Outcome]) -> int:
     """A leaf of the tree that left the device and stays has its state on host."""
     before, after, judged = change.before, change.after, 0
-    if not after.states or isinstance(change.told, Polled):
+    if not after.states or after.rules.dead_ends == "stay" or isinstance(change.told, Polled):
         return 0
     inner = {row.parent for row in after.rows}
     for row in after.rows:

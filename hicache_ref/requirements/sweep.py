@@ -1,11 +1,12 @@
 """The victims of one step, replayed by definition: what each of them was at the moment when it was taken."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from hicache_ref.model.records import Record
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.rows import NOWHERE, Row, copy_in
+from hicache_ref.requirements.taken import Rank, Taken, rank_of
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import (
     KV,
@@ -20,47 +21,6 @@ from hicache_ref.vocabulary.ids import (
 )
 from hicache_ref.vocabulary.operations import Insert, LoadBack, Poll, Prefetch, TakePages
 from hicache_ref.vocabulary.outcomes import Polled
-from hicache_ref.vocabulary.profile import Rules
-
-Rank = tuple[int, ...]
-
-
-class Taken(NamedTuple):
-    """A victim. `least` is the smallest rank among the leaves of that moment."""
-
-    row: Row
-    pool: PoolName
-    leaf: bool
-    pinned: bool
-    rank: Rank
-    least: Rank
-    stayed: bool
-    """It was tried and kept its copy."""
-
-    copied: bool
-    """A copy of its device pages was submitted in the step."""
-
-    host_room: int
-    """Host pages that could be had at that moment, at least."""
-
-
-def rank_of(row: Row, last: int, rules: Rules) -> Rank:
-    """The place of a node in the order of the configured policy; smaller goes first."""
-    match rules.eviction:
-        case "lru":
-            return (last,)
-        case "mru":
-            return (-last,)
-        case "lfu":
-            return (row.hits, last)
-        case "fifo":
-            return (row.born, last)
-        case "filo":
-            return (-row.born, last)
-        case "priority":
-            return (row.priority, last)
-        case "slru":
-            return (int(row.hits >= rules.slru_protected_threshold), last)
 
 
 class Sweep:
@@ -70,6 +30,7 @@ class Sweep:
         before = change.before
         self.change = change
         self.before = before
+        self.kv_decides = before.rules.dead_ends == "stay"
         self.row: dict[NodeId, Row] = {row.id: row for row in before.rows}
         self.resident = {row.id for row in before.rows if row.device is not None}
         self.on_host = {row.id for row in before.rows if row.host is not None}
@@ -158,9 +119,10 @@ class Sweep:
             elif pool in (KV_HOST, STATE_HOST):
                 self.free_host += len(row.host or ())
                 self._remove(row.id)
-            elif pool == STATE_DEVICE and (self.children.get(row.id) or self._is_in_use(row.id)):
+            elif pool == STATE_DEVICE and self._stays(row.id):
+                self._copy_before(row)
                 self._drop_state(row.id, pool)
-            elif row.id in self.on_host and not self._lacks_state(row.id):
+            elif row.id in self.on_host and self._may_be_demoted(row.id):
                 self._settle(row)
             else:
                 pending = row
@@ -173,16 +135,40 @@ class Sweep:
         """Whether its state is on device and not on host."""
         return number in self.states[STATE_DEVICE] and number not in self.states[STATE_HOST]
 
+    def _may_be_demoted(self, number: NodeId) -> bool:
+        return self.kv_decides or not self._lacks_state(number)
+
+    def _stays(self, number: NodeId) -> bool:
+        """Whether a victim among states on device keeps its KV."""
+        if self.kv_decides:
+            return number not in self._device_leaves()
+        return bool(self.children.get(number)) or self._is_in_use(number)
+
+    def _copy_before(self, row: Row) -> None:
+        """By the rule write_back_states its KV and state are on host before the state goes, if they were copied."""
+        if row.id not in self.on_host and self._was_copied(row):
+            self.on_host.add(row.id)
+            self.states[STATE_HOST].add(row.id)
+            self.free_host -= len(row.key)
+            self.free_host_states -= 1
+
+    def _arrive(self, number: NodeId) -> None:
+        """By the rule host_states = arrived a state that is on host alone now is used by that."""
+        if self.before.rules.host_states == "arrived" and number in self.states[STATE_HOST]:
+            self.row[number] = self.row[number]._replace(state_last=self.before.clock + 1 + len(self.taken))
+
     def _is_in_use(self, number: NodeId) -> bool:
         return bool(self.locks[number]) or number in self.pins
 
     def _drop_state(self, number: NodeId, pool: PoolName) -> None:
         self.states[pool].discard(number)
+        if pool == STATE_DEVICE:
+            self._arrive(number)
         self._prune(number)
 
     def _prune(self, number: NodeId) -> None:
         """A leaf without state has left unless something pins it, and so upward."""
-        if not self.before.states or number not in self.row or self.children.get(number):
+        if not self.before.states or self.kv_decides or number not in self.row or self.children.get(number):
             return
         if not self._is_in_use(number) and not any(number in held for held in self.states.values()):
             self.free_host += len(self.row[number].host or ()) if number in self.on_host else 0
@@ -196,6 +182,8 @@ class Sweep:
             return loose
         touched = self.before.pool(pool).touched
         slots = {row.id: (copy_in(row, pool) or (-1,))[0] for row in self.before.rows}
+        if self.before.rules.host_states == "arrived":
+            loose -= self.states[STATE_DEVICE]
         return {number for number in loose - self.staged - self.anchors if slots[number] not in touched}
 
     # ---------------------------------------------------------------------------------------------------------------
@@ -271,12 +259,12 @@ class Sweep:
             return
         number = row.id
         now = self.change.after.row.get(number)
-        if number not in self.on_host or self._lacks_state(number):
+        if number not in self.on_host or not self._may_be_demoted(number):
             self.locks[number] -= 1
             self._prune(number)
             if number not in self.row:
                 return
-        if number in self.on_host and not self._lacks_state(number):
+        if number in self.on_host and self._may_be_demoted(number):
             self._leave_device(number)
         elif now is not None and now.device is not None:
             self.tried.add(number)
@@ -311,7 +299,9 @@ class Sweep:
 
     def _leave_device(self, number: NodeId) -> None:
         self.resident.discard(number)
-        self.states[STATE_DEVICE].discard(number)
+        if number in self.states[STATE_DEVICE]:
+            self.states[STATE_DEVICE].discard(number)
+            self._arrive(number)
 
     def _pin_offered(self, row: Row) -> None:
         """A copy that ended inside the step may have been offered to storage at once; that write pins what it reads."""

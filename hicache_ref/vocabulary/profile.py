@@ -4,7 +4,6 @@ A rule is a behaviour, never a fault: no rule switches off an `always` requireme
 Every rule has a stored trace in `tests/` that tells its values apart.
 """
 
-import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -159,6 +158,24 @@ class Rules(Frozen):
     load_keeps_state_above: bool = False
     """Whether the state of the node below which a load hangs is kept while room is made for it."""
 
+    dead_ends: Literal["leave", "stay"] = "leave"
+    """Whether a leaf without state leaves the tree, and no leaf is demoted to become one, or KV alone decides both."""
+
+    late_states: Literal["hit", "insert"] = "hit"
+    """Which backup takes a late state to host: that of a hit, for all nodes of the path, or that of its insert."""
+
+    host_states: Literal["used", "arrived"] = "used"
+    """Whether states on host go by their last use, or those there alone by when they came to be there or unpinned."""
+
+    lock_state: Literal["there", "to_come"] = "there"
+    """Whether a pin names the state at its end if there is one, or in any case, so that it holds one that comes."""
+
+    branching: Literal["resident", "cached"] = "resident"
+    """Whether a match names a branching place as far as KV is resident, or as far as it is on any tier."""
+
+    write_back_states: Literal["lost", "copied"] = "lost"
+    """Whether write_back copies the state of a node that stays, and its KV with it, before it evicts the state."""
+
     state_copy: Literal["submitted", "blocking"] = "submitted"
     """Whether the copy of a state for a request is submitted and ends later, or ends inside the step."""
 
@@ -177,51 +194,6 @@ class Rules(Frozen):
     def hits_before_put(self, policy: WritePolicy) -> int:
         """The number of hits from which `policy` puts a node to storage, by the rule `storage_put` = `hit`."""
         return 1 if policy == "write_through" else self.selective_hits
-
-
-class HostPool(Frozen):
-    """How large the host pool is to be: exactly one of the three says it (semantics 8.6)."""
-
-    ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Host tokens for each device token (upstream: hicache_ratio)."""
-
-    size_bytes: Annotated[int, Field(gt=0)] | None = None
-    """Bytes of host memory (upstream: hicache_size, there in GB)."""
-
-    pages: Annotated[int, Field(gt=0)] | None = None
-    rounding: Literal["down", "up_one"] = "down"
-    """Whole pages only, or those and one more (upstream adds one)."""
-
-    reserve_bytes: Annotated[int, Field(ge=0)] = 0
-    """Memory that must stay available to others (upstream: 10 GiB)."""
-
-    @model_validator(mode="after")
-    def _one_way(self) -> "HostPool":
-        if sum(given is not None for given in (self.ratio, self.size_bytes, self.pages)) != 1:
-            raise ValueError("give exactly one of ratio, size_bytes, pages")
-        return self
-
-    def count(self, device_pages: int, page_size: int, bytes_per_token: int, available_bytes: int | None = None) -> int:
-        """The number of host pages, at least 1 (HC-CONF-06).
-
-        `page_size` is in tokens, `bytes_per_token` and `available_bytes` in bytes. Raises ValueError where the
-        pool would have no page or would leave less than `reserve_bytes` of `available_bytes`.
-        """
-        pages = self.pages if self.pages is not None else self._from_tokens(device_pages, page_size, bytes_per_token)
-        if pages < 1:
-            raise ValueError(f"host pool would have {pages} pages, expected at least 1")
-        need = pages * page_size * bytes_per_token
-        if available_bytes is not None and need > available_bytes - self.reserve_bytes:
-            raise ValueError(f"host pool needs {need} bytes, only {available_bytes - self.reserve_bytes} may be used")
-        return pages
-
-    def _from_tokens(self, device_pages: int, page_size: int, bytes_per_token: int) -> int:
-        if self.ratio is not None:
-            tokens = math.floor(device_pages * page_size * self.ratio)
-        else:
-            assert self.size_bytes is not None
-            tokens = self.size_bytes // bytes_per_token
-        return tokens // page_size + (1 if self.rounding == "up_one" else 0)
 
 
 class Sizes(Frozen):
@@ -321,6 +293,22 @@ _HIMAMBA = (
         "write_back_protects": False,
     }
 )
+_UNIFIED = {
+    "lock_evicted": "count",
+    "revive_counts_hit": True,
+    "prefetch_clock": "first_poll",
+    "insert_length_counts_revived": True,
+    "last_host_node": "best",
+}
+_UNIFIED_STATES = {
+    "dead_ends": "stay",
+    "late_states": "insert",
+    "host_states": "arrived",
+    "write_back_states": "copied",
+    "lock_state": "to_come",
+    "branching": "cached",
+    "load_matches": True,
+}
 _SPLIT_STATES = {"split_stamps_state": True}
 
 RULES: dict[str, Rules] = {
@@ -351,11 +339,8 @@ RULES: dict[str, Rules] = {
     ),
     "sglang-himamba-0.5.15": Rules.model_validate(_HIMAMBA | _SPLIT_STATES | _PREFIXES | _BEFORE_QUERY),
     "sglang-himamba-0.5.16": Rules.model_validate(_HIMAMBA | _PREFIXES | {"prefetch_state": "submission"}),
-    "sglang-0.5.23": Rules.model_validate(
-        _SGLANG
-        | {"lock_evicted": "count", "revive_counts_hit": True, "prefetch_clock": "first_poll"}
-        | {"insert_length_counts_revived": True, "last_host_node": "best"}
-    ),
+    "sglang-0.5.23": Rules.model_validate(_SGLANG | _UNIFIED),
+    "sglang-unified-0.5.23": Rules.model_validate(_SGLANG | _UNIFIED | _UNIFIED_STATES),
 }
 """The rules of the reference and of releases of SGLang, by preset."""
 

@@ -120,7 +120,14 @@ def test_adapters_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "entry_points", lambda group: offered if group == registry.GROUP else [])
     mine = registry.open_adapter("mine", {"a": "b"}, fetch=False, step_timeout=3.0)
 
-    assert ("reference", "sglang-rust", "sglang-hiradix", "sglang-himamba", "mine") == registry.known_names()
+    assert (
+        "reference",
+        "sglang-rust",
+        "sglang-hiradix",
+        "sglang-himamba",
+        "sglang-unified",
+        "mine",
+    ) == registry.known_names()
     assert isinstance(mine, ProcessAdapter)
     assert (3.0, ("engine:make", '{"a": "b"}')) == (mine.step_timeout, mine.command[-2:])
     assert isinstance(registry.open_adapter("reference", {}, fetch=False, step_timeout=3.0), ReferenceAdapter)

@@ -70,6 +70,12 @@ OTHER: dict[str, object] = {
     "load_keeps_state_above": True,
     "state_copy": "blocking",
     "prefetch_state": "submission",
+    "dead_ends": "stay",
+    "late_states": "insert",
+    "host_states": "arrived",
+    "lock_state": "to_come",
+    "branching": "cached",
+    "write_back_states": "copied",
 }
 SETTING: dict[str, dict[str, object]] = {
     "selective_hits": {"write_policy": "write_through_selective"},
@@ -93,10 +99,14 @@ SETTING: dict[str, dict[str, object]] = {
     "evict_device_for_hopeless": {"write_policy": "write_back"},
     "match_stamps_states": {"write_through_threshold": 9},
     "split_stamps_state": {"write_through_threshold": 9, "split_stamps": "both"},
+    "write_back_states": {"write_policy": "write_back", "write_back_copy": "blocking"},
 }
 
 
-OF_STATES = {"match_stamps_states", "split_stamps_state", "load_keeps_state_above", "prefetch_state", "state_copy"}
+OF_STATES = {
+    "match_stamps_states", "split_stamps_state", "load_keeps_state_above", "prefetch_state", "state_copy", "dead_ends",
+    "late_states", "host_states", "lock_state", "branching", "write_back_states",
+}  # fmt: skip
 """Rules that only matter to a hybrid model."""
 
 

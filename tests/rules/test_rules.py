@@ -5,7 +5,8 @@ import pytest
 from hicache_ref.search.finding import Recorded
 from hicache_ref.search.minimise import replay
 from hicache_ref.trace import read_trace
-from hicache_ref.vocabulary.profile import RULES, HostPool, Rules, profile_named
+from hicache_ref.vocabulary.host_pool import HostPool
+from hicache_ref.vocabulary.profile import RULES, Rules, profile_named
 from tests.rules.telling_apart import FOLDER, OTHER, beside
 
 

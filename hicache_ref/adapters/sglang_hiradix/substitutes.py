@@ -10,7 +10,9 @@ import inspect
 import os
 import types
 from collections.abc import Callable, Sequence
+from copy import copy
 from hashlib import sha256
+from math import lcm
 from typing import Any
 
 import torch
@@ -241,6 +243,8 @@ GIVEN: dict[str, Any] = {
     "get_tensor_model_parallel_world_size": lambda: 1,
     "get_world_group": lambda: Bag(0, world_size=1),
     "human_readable_int": str,
+    "mamba_cache_chunk_size": lambda *_: SERVER_ARGS.mamba_cache_chunk_size,
+    "mamba_checkpoint_grid": lambda page: lcm(SERVER_ARGS.mamba_cache_chunk_size, page),
     "next_power_of_2": lambda n: 1 << (n - 1).bit_length() if n > 0 else 1,
     "rank_consensus": _in_order,
     **TRANSFERS,
@@ -269,12 +273,19 @@ def _numpy(name: str) -> types.ModuleType:
 
 def _msgspec(name: str) -> types.ModuleType:
     module = Stub(name)
-    module.__dict__["Struct"] = _Struct
+    module.__dict__.update(Struct=_Struct, field=_Field)
     return module
 
 
+class _Field:
+    """Stands for msgspec.field: each object has a value of its own."""
+
+    def __init__(self, default_factory: Callable[[], Any]) -> None:
+        self.make = default_factory
+
+
 class _Struct:
-    """Stands for msgspec.Struct as events use it: a class with fields, made by keyword."""
+    """Stands for msgspec.Struct as far as it is used: a class with fields, made by keyword or in their order."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         cls.__init__ = _fields_init  # type: ignore[method-assign]
@@ -283,7 +294,8 @@ class _Struct:
 def _fields_init(self: Any, *args: Any, **given: Any) -> None:
     names = [name for kind in reversed(type(self).__mro__) for name in inspect.get_annotations(kind)]
     for name in names:
-        setattr(self, name, getattr(type(self), name, None))
+        default = getattr(type(self), name, None)
+        setattr(self, name, default.make() if isinstance(default, _Field) else copy(default))
     for name, value in [*zip(names, args, strict=False), *given.items()]:
         setattr(self, name, value)
 

@@ -19,7 +19,7 @@ class Copy:
     when it was submitted.
     """
 
-    to: Literal["host", "device"]
+    to: Literal["host", "device", "request"]
     node: int
     write_back: bool
     lock: Any
@@ -60,9 +60,13 @@ class Books:
         self.device.give_up(device)
         for slots in result.new_host_frees.get(KV, ()):
             self.free_host(self.core.pages(slots))
+        self.accept_states(result)
         if self.obey(result.cache_actions):
             raise CoreMisbehaved("an eviction asks for a backup outside of evict_device_leaf")
         return device
+
+    def accept_states(self, result: Any) -> None:
+        """State slots that an eviction step returned are given up; a core of full attention alone returns none."""
 
     def free_host(self, pages: Pages) -> None:
         """The host pages are free."""

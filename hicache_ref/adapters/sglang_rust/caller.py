@@ -64,7 +64,8 @@ class Caller(Moving):
 
     # -- match and lock ---------------------------------------------------------------------------------------------
 
-    def _match(self, key: Key) -> Any:
+    def match(self, key: Key) -> Any:
+        """The core has matched the key, and what it asked for is done."""
         result = self.tree.match_prefix(self.core.match_params(key.tokens, key.extra))
         self.obey(result.cache_actions)
         if result.last_visited_node_id is not None:
@@ -73,7 +74,7 @@ class Caller(Moving):
 
     def on_match_prefix(self, op: MatchPrefix) -> Matched:
         """The core has matched the key, and split and stamped nodes on the way."""
-        found = self._match(op.key)
+        found = self.match(op.key)
         device = self._device_path(found)
         ends = {
             number: self.nodes.key_of(number)
@@ -95,15 +96,21 @@ class Caller(Moving):
         return self.core.pages(slots)
 
     def on_lock(self, op: Lock) -> Done | Invalid:
-        """The core has pinned the path of the match's device end, or of its best end."""
+        """The core has pinned the path of the match's device end, of its best end, or of the node."""
         if op.receipt in self.receipts:
             return Invalid(why=f"receipt {op.receipt} is in use")
-        if op.at == "node":
-            return Invalid(why="a node is known by a match alone")
-        found = self._match(op.key)
-        node = found.last_device_node_id if op.at == "device" else found.best_match_node_id
+        node = self._end_to_lock(op)
+        if node is None:
+            return Invalid(why=f"no node ends at {op.key}")
         self.receipts[op.receipt] = self.tree.inc_lock_ref(node)
         return Done()
+
+    def _end_to_lock(self, op: Lock) -> int | None:
+        if op.at == "node":
+            return self.nodes.ending_at(op.key)
+        found = self.match(op.key)
+        node: int = found.last_device_node_id if op.at == "device" else found.best_match_node_id
+        return node
 
     def on_unlock(self, op: Unlock) -> Done | Invalid:
         """The core has undone what it did for the receipt."""
@@ -164,6 +171,10 @@ class Caller(Moving):
         self.duplicates.clear()
         result = self._pump(self._insert_params(op, own))
         self.nodes.see(result.last_device_node)
+        return self.told_of_insert(op, result)
+
+    def told_of_insert(self, op: Insert, result: Any) -> Inserted:
+        """What the request's owner is told."""
         return Inserted(prefix=result.prefix_len // self.core.page_size, given_back=tuple(self.duplicates))
 
     def _insert_params(self, op: Insert, own: Pages) -> Any:
@@ -177,7 +188,12 @@ class Caller(Moving):
             prev_prefix_len=op.start * size,
             inserted_len=op.inserted * size,
             priority=op.priority,
+            **self.insert_more(op),
         )
+
+    def insert_more(self, op: Insert) -> dict[str, Any]:
+        """What else the core is told with an insert: nothing here."""
+        return {}
 
     def _pump(self, params: Any) -> Any:
         """The insert has run to its end, what it asked for done at each of its barriers (upstream: insert)."""

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from hicache_ref.adapters.serving import serve
 from hicache_ref.adapters.sglang_rust.core import Core, load_bindings
@@ -15,22 +16,22 @@ from hicache_ref.vocabulary.outcomes import Outcome
 from hicache_ref.vocabulary.profile import Profile
 
 
-class SglangRust:
+class TreeCoreAdapter:
     """An Adapter over a core in this process. A panic spoils a core for good, so every reset makes a new one."""
 
-    def __init__(self, core_file: Path, kind: type[ObservedCaller] = ObservedCaller) -> None:
-        """Raises AdapterError where `core_file` cannot be loaded."""
-        self._bindings = load_bindings(core_file)
+    def __init__(self, bindings: Any, kind: type[ObservedCaller], description: Description) -> None:
+        self._bindings = bindings
         self._kind = kind
+        self._description = description
         self._caller: ObservedCaller | None = None
 
     def describe(self) -> Description:
         """Says what this is."""
-        return DESCRIPTION
+        return self._description
 
     def reset(self, profile: Profile) -> None:
         """Core and caller are new. Raises AdapterError where the core cannot follow `profile`."""
-        expect_followable(profile)
+        expect_followable(profile, self._description)
         self._caller = self._kind(Core(self._bindings, profile))
 
     def apply(self, operation: Operation) -> Outcome:
@@ -46,6 +47,14 @@ class SglangRust:
         if self._caller is None:
             raise AdapterError("no core yet, expected a reset first")
         return self._caller
+
+
+class SglangRust(TreeCoreAdapter):
+    """The compiled core of full attention alone."""
+
+    def __init__(self, core_file: Path, kind: type[ObservedCaller] = ObservedCaller) -> None:
+        """Raises AdapterError where `core_file` cannot be loaded."""
+        super().__init__(load_bindings(core_file), kind, DESCRIPTION)
 
 
 def main(arguments: list[str]) -> None:

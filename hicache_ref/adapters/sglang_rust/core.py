@@ -21,6 +21,9 @@ from hicache_ref.vocabulary.profile import Profile, WritePolicy
 KV = 0
 """Upstream's ComponentType.FULL."""
 
+STATE = 2
+"""Upstream's ComponentType.MAMBA."""
+
 _MODULE = "mem_cache"
 
 
@@ -44,10 +47,11 @@ def load_bindings(file: Path) -> ModuleType:
 class Core:
     """One tree. `tree` is the binding itself, whose calls have upstream's names."""
 
-    def __init__(self, bindings: ModuleType, profile: Profile) -> None:
-        self.bindings: Any = bindings
+    def __init__(self, bindings: Any, profile: Profile) -> None:
+        self.bindings = bindings
         self.profile = profile
         self.page_size = profile.sizes.page_size
+        self.components = (KV, STATE) if profile.state else (KV,)
         rules = profile.rules
         kind = bindings.RustBigramUnifiedTreeCoreBinding if profile.bigram else bindings.RustUnifiedTreeCoreBinding
         self.tree: Any = kind(
@@ -57,8 +61,9 @@ class Core:
                 page_size=self.page_size,
                 device="cpu",
                 enable_kv_cache_events=True,
+                mamba_cache_chunk_size=profile.sizes.state_chunk if profile.state else None,
             ),
-            [KV],
+            list(self.components),
         )
         self.tree.set_hicache_enabled()
         self.follow(rules.write_policy)

@@ -32,11 +32,16 @@ DESCRIPTION = Description(
 )
 
 
-def expect_followable(profile: Profile) -> None:
+def expect_followable(profile: Profile, description: Description) -> None:
     """The profile asks for nothing but what the core does. Raises AdapterError naming the first rule that it lacks."""
+    has_states = description.hybrid == "always"
+    if profile.state != has_states:
+        raise AdapterError(f"profile {profile.name}: state is {profile.state}, expected {has_states}")
     if not profile.enabled:
         raise AdapterError(f"profile {profile.name}: enabled is False, expected True: a disabled core is never made")
     for name in Rules.model_fields:
-        asked, fixed = getattr(profile.rules, name), getattr(RULES[PROFILE], name)
+        asked, fixed = getattr(profile.rules, name), getattr(RULES[description.profile], name)
         if name not in _CHOSEN_BY_PROFILE and asked != fixed:
-            raise AdapterError(f"profile {profile.name}: rule {name} is {asked!r}, expected {fixed!r} as in {PROFILE}")
+            raise AdapterError(
+                f"profile {profile.name}: rule {name} is {asked!r}, expected {fixed!r} as in {description.profile}"
+            )

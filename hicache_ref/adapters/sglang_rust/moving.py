@@ -5,9 +5,11 @@ Sources: UnifiedRadixCache._evict_components, _execute_and_commit_kv_backup, loa
 
 from typing import Any, NamedTuple
 
+import torch
+
 from hicache_ref.adapters.sglang_rust.books import Books, Copy
-from hicache_ref.adapters.sglang_rust.core import KV
-from hicache_ref.vocabulary.ids import Pages, TicketId
+from hicache_ref.adapters.sglang_rust.core import KV, STATE
+from hicache_ref.vocabulary.ids import Pages, RequestId, TicketId
 from hicache_ref.vocabulary.keys import handle
 from hicache_ref.vocabulary.observation import IssuedCopy
 from hicache_ref.vocabulary.outcomes import Refused
@@ -21,6 +23,12 @@ class Tally(NamedTuple):
     wait_for: tuple[str, ...]
 
 
+def state_transfer(host: Pages | None = None, device: Pages | None = None, nodes: list[int] | None = None) -> Any:
+    """A transfer of states as the core takes it (upstream: PoolTransfer)."""
+    slots = [None if each is None else torch.tensor(each, dtype=torch.int64) for each in (host, device)]
+    return ("mamba", *slots, nodes, None, "all_pages")
+
+
 class Moving(Books):
     """What the caller does beside passing requests on."""
 
@@ -29,11 +37,23 @@ class Moving(Books):
     def evict_device(self, count: int) -> Tally:
         """At least `count` device pages were given up, or no evictable leaf remains."""
         free_before = len(self.device.free)
+        given = self.walk(KV, count * self.core.page_size)
+        freed = len(self.device.free) - free_before
+        return Tally(freed, len(given) - freed, self.device.holders(given))
+
+    def walk(self, component: int, count: int) -> list[int]:
+        """The core has chosen victims until `count` slots of the component were given up, or had no more.
+
+        Returns the device pages that were given up.
+        """
         given: list[int] = []
-        evicted_slots = {KV: 0}
-        self.tree.evict_device_start(KV, count * self.core.page_size)
+        evicted_slots = dict.fromkeys(self.core.components, 0)
+        self.tree.evict_device_start(component, count)
         while True:
-            found = self.tree.evict_device_next_node(KV, evicted_slots)
+            found = self.tree.evict_device_next_node(component, evicted_slots)
+            if found.mamba_backup_node_id is not None:
+                self._copy_inside_step(found.mamba_backup_node_id)
+                found = self.tree.finish_mamba_state_eviction(found.mamba_backup_node_id)
             given += self._count(found, evicted_slots)
             if found.node_id is None:
                 if not found.made_progress:
@@ -43,12 +63,12 @@ class Moving(Books):
             given += self._count(leaf, evicted_slots)
             if leaf.backup_kv is not None:
                 given += self._count(self._write_back_or_drop(found.node_id), evicted_slots)
-        self.tree.evict_device_end(KV)
-        freed = len(self.device.free) - free_before
-        return Tally(freed, len(given) - freed, self.device.holders(given))
+        self.tree.evict_device_end(component)
+        return given
 
     def _count(self, result: Any, evicted_slots: dict[int, int]) -> list[int]:
-        evicted_slots[KV] += result.tracker.get(KV, 0)
+        for component, count in result.tracker.items():
+            evicted_slots[component] += count
         return self.accept(result)
 
     def _write_back_or_drop(self, node: int) -> Any:
@@ -62,10 +82,10 @@ class Moving(Books):
 
         Upstream blocks until the copy has ended, and by that for a pass that has yet to write these pages.
         """
-        source = self.core.pages(self.tree.build_backup_spec(node)[0])
-        if not self.host_room(len(source)):
+        source, states = self.lacks_on_host(node)
+        if not self.host_room(len(source), len(states)):
             return False
-        self.put_on_host(node, source, None)
+        self.put_on_host(node, source, states, None)
         self.tree.finish_write_through([node], node)
         return True
 
@@ -84,8 +104,8 @@ class Moving(Books):
             return None
         return Refused(why="device full", wait_for=self.device.holders(self.device.held))
 
-    def host_room(self, count: int) -> bool:
-        """Whether `count` host pages are free, after evicting for what is short of them."""
+    def host_room(self, count: int, states: int) -> bool:
+        """Whether `count` host pages and so many state slots are free, after evicting for what is short of them."""
         short = count - len(self.host.free)
         if short > 0:
             self.evict_host(short)
@@ -111,13 +131,13 @@ class Moving(Books):
         tickets: list[TicketId] = []
         count = 0
         for node in nodes:
-            source = self.core.pages(self.tree.build_backup_spec(node)[0])
-            if not source:
+            source, states = self.lacks_on_host(node)
+            if not source and not states:
                 continue
-            if not self.host_room(len(source)):
+            if not self.host_room(len(source), len(states)):
                 break
             ticket = handle("h", self.nodes.key_of(node), self.copies)
-            self.put_on_host(node, source, ticket)
+            self.put_on_host(node, source, states, ticket)
             lock = self.tree.inc_lock_ref(node)
             self.copies[ticket] = Copy(
                 to="host", node=node, write_back=self.tree.is_write_back(), lock=lock, published=[node]
@@ -126,16 +146,30 @@ class Moving(Books):
             count += len(source)
         return tuple(tickets), count
 
-    def put_on_host(self, node: int, source: Pages, ticket: TicketId | None) -> None:
+    def lacks_on_host(self, node: int) -> tuple[Pages, Pages]:
+        """Device pages and state slots of the node that are not on host."""
+        slots, others = self.tree.build_backup_spec(node)
+        return self.core.pages(slots), tuple(slot for each in others.get(STATE, ()) for slot in each[2].tolist())
+
+    def put_on_host(self, node: int, source: Pages, states: Pages, ticket: TicketId | None) -> None:
         """The node has host pages, and their copy is pending in the core; the caller has made sure of room."""
         target = self.host.take(len(source))
-        self.commit_backup(node, self.backup_target(target))
+        target_states = self.take_host_states(len(states))
+        self.commit_backup(node, self.backup_target(target), target_states)
         self.tree.mark_write_through_pending([node], node)
-        self.issued.append(IssuedCopy(ticket=ticket, to="host", source=source, target=target))
+        self.issued.append(
+            IssuedCopy(ticket=ticket, to="host", source=source, target=target, source_states=states,
+                       target_states=target_states)
+        )  # fmt: skip
 
-    def commit_backup(self, node: int, pages: Pages) -> None:
-        """The core has these host pages for the node."""
-        self.tree.commit_backup(node, self.core.slots(pages), {})
+    def take_host_states(self, count: int) -> Pages:
+        """So many state slots on host; a core of full attention alone asks for none."""
+        return ()
+
+    def commit_backup(self, node: int, pages: Pages, states: Pages) -> None:
+        """The core has these host pages and state slots for the node."""
+        others = {STATE: [state_transfer(host=states)]} if states else {}
+        self.tree.commit_backup(node, self.core.slots(pages), others)
 
     def backup_target(self, pages: Pages) -> Pages:
         """The host pages that the core is told of, in the order of the node's key."""
@@ -152,27 +186,44 @@ class Moving(Books):
 
     # -- loads ------------------------------------------------------------------------------------------------------
 
-    def load(self, node: int, ticket: TicketId, count: int) -> Refused | None:
+    def load(self, node: int, ticket: TicketId, count: int, rid: RequestId | None = None) -> Refused | None:
         """The host-only chain of `count` pages that ends at the node is resident and its copy submitted; else why not.
 
         The path and the host anchor are pinned before room is made. The anchor stays pinned until the end is applied.
         """
         host_lock = self.tree.inc_host_lock_ref(node)
         path_lock = self.tree.inc_lock_ref(node)
-        spec, others = self.tree.build_load_back_spec(node, None)
-        refused = self.device_room(count)
+        refused = self.load_room(count, rid)
         self.release_lock(node, path_lock)
         if refused is not None:
-            self._release_host_lock(node, host_lock)
+            self.release_host_lock(node, host_lock)
             return refused
+        state = self.take_request_state(ticket, rid)
+        spec, others = self.tree.build_load_back_spec(node, state)
         source, target = self.core.pages(spec[1]), self.device.take(count)
+        source_states, target_states = self.fill_states(ticket, others)
         self.obey(self.tree.commit_load_back(node, self.core.slots(self.load_target(target)), spec, others))
         lock = self.tree.inc_lock_ref(node)
         self.copies[ticket] = Copy(
             to="device", node=node, write_back=self.tree.is_write_back(), lock=lock, host_lock=host_lock
         )
-        self.issued.append(IssuedCopy(ticket=ticket, to="device", source=source, target=target))
+        self.issued.append(
+            IssuedCopy(ticket=ticket, to="device", source=source, target=target, source_states=source_states,
+                       target_states=target_states)
+        )  # fmt: skip
         return None
+
+    def load_room(self, count: int, rid: RequestId | None) -> Refused | None:
+        """`count` device pages are free for a load; else why not."""
+        return self.device_room(count)
+
+    def take_request_state(self, ticket: TicketId, rid: RequestId | None) -> torch.Tensor | None:
+        """The state slot that the request has now; with full attention alone none."""
+        return None
+
+    def fill_states(self, ticket: TicketId, others: dict[int, list[Any]]) -> tuple[Pages, Pages]:
+        """State slots that a load reads, and those that it fills, which are told to the core in `others`: none here."""
+        return (), ()
 
     def load_target(self, pages: Pages) -> Pages:
         """The device pages that the core is told of, in the order of the chain's keys."""
@@ -185,7 +236,7 @@ class Moving(Books):
         load, and finish_load_back would leave marks behind that it sets and clears under write_back alone.
         """
         self.release_lock(copy.node, copy.lock)
-        self._release_host_lock(copy.node, copy.host_lock)
+        self.release_host_lock(copy.node, copy.host_lock)
         now = self.tree.is_write_back()
         self.tree.set_is_write_back(copy.write_back)
         self.tree.finish_load_back(copy.node)
@@ -195,5 +246,6 @@ class Moving(Books):
         """What the receipt's inc_lock_ref pinned is pinned once less."""
         self.tree.dec_lock_ref(node, self.core.release_params(receipt))
 
-    def _release_host_lock(self, node: int, receipt: Any) -> None:
+    def release_host_lock(self, node: int, receipt: Any) -> None:
+        """What the receipt's inc_host_lock_ref pinned is pinned once less."""
         self.tree.dec_host_lock_ref(node, self.core.release_params(receipt))

@@ -6,7 +6,7 @@ A split only adds nodes above known ones, so the paths of the nodes that insert 
 from array import array
 from typing import Any, NamedTuple
 
-from hicache_ref.adapters.sglang_rust.core import KV, Core, CoreMisbehaved
+from hicache_ref.adapters.sglang_rust.core import KV, STATE, Core, CoreMisbehaved
 from hicache_ref.vocabulary.ids import Pages
 from hicache_ref.vocabulary.keys import Key
 
@@ -20,6 +20,8 @@ class NodeView(NamedTuple):
     extra: str | None
     device: Pages | None
     host: Pages | None
+    device_state: Pages | None = None
+    host_state: Pages | None = None
 
 
 class _Own(NamedTuple):
@@ -108,7 +110,18 @@ class Nodes:
         for pages in (device, host):
             if pages is not None and len(pages) != length:
                 raise CoreMisbehaved(f"node {number} has {len(pages)} pages for {length} pages of its key")
-        return NodeView(number, parent, own.tokens, own.extra, device, host)
+        states = self._states(number, spec) if STATE in self._core.components else (None, None)
+        return NodeView(number, parent, own.tokens, own.extra, device, host, *states)
+
+    def _states(self, number: int, spec: Any) -> tuple[Pages | None, Pages | None]:
+        """The node's state slots. What is on host shows where the node's pages are there too."""
+        device = self._tree.get_component_device_value(number, STATE)
+        transfers = spec.comp_xfers.get(STATE) if spec is not None else None
+        if not transfers and self._tree.component_has_host_value_only(number, STATE):
+            raise CoreMisbehaved(f"node {number} has a state on host only and no pages there")
+        return None if device is None else tuple(device.tolist()), tuple(
+            transfers[0][1].tolist()
+        ) if transfers else None
 
     def _read_own(self, number: int, start: int) -> _Own:
         known = self._own.get(number)

@@ -14,7 +14,7 @@ from hicache_ref.vocabulary.ids import Pages
 class CommitDropped(ObservedCaller):
     """The core is never told the host pages of a backup."""
 
-    def commit_backup(self, node: int, pages: Pages) -> None:
+    def commit_backup(self, node: int, pages: Pages, states: Pages) -> None:
         """Nothing has happened."""
 
 

@@ -66,6 +66,34 @@ class DevicePool(PagePool):
         return tuple(sorted({pass_name(self.held[page]) for page in pages if page in self.held}))
 
 
+class StatePool(PagePool):
+    """State slots on device. A slot given up under what touches it is held by that until it has ended."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.touched: dict[str, Pages] = {}
+        """Running passes and copies by name -> the slots that they change."""
+
+        self.held: dict[int, str] = {}
+
+    def give_up(self, pages: Iterable[int]) -> None:
+        """Each slot is free, or held by the last that was begun of those that touch it."""
+        for slot in pages:
+            touching = [name for name, slots in self.touched.items() if slot in slots]
+            if touching:
+                self.held[slot] = touching[-1]
+            else:
+                self.free.append(slot)
+
+    def end(self, name: str) -> None:
+        """The pass or copy touches nothing more; what it held is free, or held by another."""
+        self.touched.pop(name, None)
+        mine = [slot for slot, holder in self.held.items() if holder == name]
+        for slot in mine:
+            del self.held[slot]
+        self.give_up(mine)
+
+
 def pass_name(rid: RequestId) -> str:
     """What the forward pass of this request is called."""
     return f"f:{rid}"

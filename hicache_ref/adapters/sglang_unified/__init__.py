@@ -1,0 +1,43 @@
+"""SGLang's unified cache (wheel sglang 0.5.23): either of its two tree cores, of full attention alone or with states.
+
+Upstream keeps a core in Rust and one in Python and means them to be equal. Both are driven here by one caller, that of
+`sglang_rust`; `face` makes the Python core look like the compiled one, and `states` adds what a hybrid model asks of
+the caller.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, get_args
+
+from hicache_ref.adapters.process import ProcessAdapter
+from hicache_ref.adapters.sglang_rust import core_file, in_process
+from hicache_ref.adapters.sglang_unified.wheels import root_of
+from hicache_ref.vocabulary.adapter import AdapterError
+
+CoreKind = Literal["python", "rust"]
+Components = Literal["full", "full+mamba"]
+
+_VALUES: dict[str, tuple[str, ...]] = {"core": get_args(CoreKind), "components": get_args(Components)}
+"""Options and their values, the first of them the default."""
+
+
+def make(options: Mapping[str, str], fetch: bool, step_timeout: float) -> ProcessAdapter:
+    """An adapter whose child process holds the core; the wheel is in the cache.
+
+    Option `core` is python or rust, `components` full or full+mamba. Raises AdapterError for what is neither, and where
+    the core cannot be had.
+    """
+    for name, value in options.items():
+        if name not in _VALUES:
+            raise AdapterError(f"unknown option {name!r} of sglang-unified, expected one of {', '.join(_VALUES)}")
+        if value not in _VALUES[name]:
+            expected = " or ".join(_VALUES[name])
+            raise AdapterError(f"option {name}={value} of sglang-unified, expected {expected}")
+    chosen = {name: options.get(name, values[0]) for name, values in _VALUES.items()}
+    adapter = in_process(f"{__name__}.child", chosen["core"], chosen["components"], str(_source(chosen["core"], fetch)))
+    adapter.step_timeout = step_timeout
+    return adapter
+
+
+def _source(core: str, fetch: bool) -> Path:
+    return core_file(fetch=fetch) if core == "rust" else root_of(fetch=fetch)

@@ -1,0 +1,98 @@
+"""The adapter for both tree cores of SGLang's unified cache: options, the oracle's word, and the cores side by side."""
+
+from collections.abc import Sequence
+from importlib.resources import as_file, files
+from itertools import product
+
+import pytest
+
+from hicache_ref.adapters import sglang_rust, sglang_unified
+from hicache_ref.adapters.sglang_unified.twins import both, differences
+from hicache_ref.oracle.campaign import Budget, Campaign, Outlook
+from hicache_ref.oracle.known import Known, read_known
+from hicache_ref.search.minimise import Replay
+from hicache_ref.vocabulary.adapter import Adapter, AdapterError
+from hicache_ref.vocabulary.profile import Profile, profile_named
+
+CORES = ("python", "rust")
+COMPONENTS = ("full", "full+mamba")
+COMBINATIONS = list(product(CORES, COMPONENTS))
+
+
+def made(core: str, components: str) -> sglang_unified.ProcessAdapter:
+    """An adapter over that core; without its wheel the test is left out."""
+    pytest.importorskip("torch")
+    try:
+        return sglang_unified.make({"core": core, "components": components}, False, 30.0)
+    except AdapterError as error:
+        pytest.skip(f"{error}; `make test-peers` does")
+
+
+def known() -> tuple[Known, ...]:
+    """The known divergences that come with the adapter."""
+    with as_file(files("hicache_ref.adapters") / "known" / "sglang-unified-0.5.23.jsonl") as file:
+        return read_known(file)
+
+
+def checked(adapter: Adapter, steps: int, entries: Sequence[Known]) -> Outlook:
+    """What a campaign of so many steps has seen, under the rules that the adapter names."""
+    campaign = Campaign(adapter, profile_named(adapter.describe().profile), known=entries)
+    return campaign.run(Budget(steps=steps))
+
+
+def test_unknown_options_name_the_known_ones() -> None:
+    """Goal: a typing slip is one line. Method: an option that is none, and a value."""
+    with pytest.raises(
+        AdapterError, match="unknown option 'cores' of sglang-unified, expected one of core, components"
+    ):
+        sglang_unified.make({"cores": "rust"}, False, 30.0)
+    with pytest.raises(AdapterError, match="option core=c of sglang-unified, expected python or rust"):
+        sglang_unified.make({"core": "c"}, False, 30.0)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(("core", "components"), COMBINATIONS)
+def test_a_core_has_states_or_has_none(core: str, components: str) -> None:
+    """Goal: no profile is followed by halves. Method: ask each for the other's profile."""
+    with made(core, components) as adapter:
+        description = adapter.describe()
+        assert ("sglang-unified", "0.5.23", "tree") == (description.name, description.version, description.level)
+        has_states = components == "full+mamba"
+        rules = profile_named(description.profile).rules
+        adapter.reset(Profile(rules=rules, state=has_states, name="own"))
+        with pytest.raises(AdapterError, match=f"profile other: state is {not has_states}, expected {has_states}"):
+            adapter.reset(Profile(rules=rules, state=not has_states, name="other"))
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(("core", "components"), COMBINATIONS)
+def test_nothing_new_is_found(core: str, components: str) -> None:
+    """Goal: no false alarm, and no difference that nobody looked at. Method: some walks under drawn profiles."""
+    entries = known() if components == "full+mamba" else ()
+    with made(core, components) as adapter:
+        outlook = checked(adapter, 3000, entries)
+    assert outlook.oracle_fault is None
+    assert [] == [each.finding for each in outlook.divergences if each.known is None]
+    assert {each.id: True for each in entries} == outlook.replayed
+    assert outlook.steps >= 3000
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("components", COMPONENTS)
+def test_the_cores_are_equal(components: str) -> None:
+    """Goal: upstream means both to be one. Method: the same walks on both; each answer and all that shows."""
+    made("python", components), made("rust", components)
+    with both(components) as twins:
+        found = list(differences(twins, 2000, seed=0))
+    assert len(found) == 1
+    assert isinstance(found[0], int)
+
+
+@pytest.mark.peers
+def test_a_core_that_is_not_equal_is_found() -> None:
+    """Goal: the comparison sees. Method: plant a fault in how one of the cores is called."""
+    with made("python", "full") as python, sglang_rust.make({"plant": "lock-leaked"}, False) as rust:
+        first = next(differences((python, rust), 2000, seed=0))
+    assert isinstance(first, Replay)
+    assert first.finding is not None
+    assert first.finding.outcomes in (("counts",), ("nodes",))
