@@ -103,8 +103,8 @@ class Campaign:
         self.profile = profile
         self.level: Level = self.description.level
         self.seed = seed
-        self.known = known
-        self.triggers = watched(known)
+        self.known = [each for each in known if each.events in (None, self.description.events)]
+        self.triggers = watched(self.known)
         """Those that what is known names; other names of theirs are facts of the model."""
 
         self.keep_going = keep_going

@@ -50,6 +50,9 @@ class Known(Frozen):
     goes_on: bool = False
     """Whether a walk goes on after it: only for what was published, on which nothing later depends."""
 
+    events: bool | None = None
+    """Whether it is met only where events are published, or only where none are; None: it is no matter."""
+
     preset: str | None = None
     """The preset of which `profile` gives only what differs, so that the entry follows it."""
 

@@ -18,7 +18,7 @@ from hicache_ref.search.storing import (
     wrong_reports,
 )
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.ids import ROOT, STATE_DEVICE, STATE_HOST
+from hicache_ref.vocabulary.ids import KV, ROOT, STATE_DEVICE, STATE_HOST
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.profile import WRITE_POLICIES
@@ -90,10 +90,16 @@ def insert_of(d: Drawing, rid: str) -> Operation | None:
 
 def _lock(d: Drawing) -> Operation | None:
     receipt = d.pick([name for name in RECEIPTS if name not in d.model.state.receipts])
-    known = d.node(lambda node: True) if receipt and d.model.profile.state and d.rng.random() < 0.4 else None
+    known = _known_node(d) if receipt and d.model.profile.state and d.rng.random() < 0.5 else None
     if receipt and known is not None:
         return ops.Lock(receipt=receipt, key=known, at="node")
     return ops.Lock(receipt=receipt, key=d.key(), at=d.rng.choice(("device", "best"))) if receipt else None
+
+
+def _known_node(d: Drawing) -> Key | None:
+    """A node: one that is locked, for a second lock may pin more than the first, or a tombstone, or any."""
+    locked = d.node(lambda node: bool(node.locks[KV]))
+    return d.rng.choice((locked, d.tombstone(), d.node(lambda node: True)))
 
 
 def _unlock(d: Drawing) -> Operation | None:

@@ -15,8 +15,12 @@ from hicache_ref.vocabulary.operations import Operation
 
 
 def request(d: Drawing) -> Iterator[Operation]:
-    """A prompt from start to end: pages, a pass over what is not resident, insert; now and then its next chunk."""
-    yield from request_for(d, d.key())
+    """A prompt from start to end: pages, a pass over what is not resident, insert; now and then its next chunk.
+
+    Of a hybrid model it sometimes ends at a tombstone, which so gets a state.
+    """
+    dead = d.tombstone() if d.model.profile.state and d.rng.random() < 0.2 else None
+    yield from request_for(d, dead or d.key())
 
 
 def request_for(d: Drawing, key: Key) -> Iterator[Operation]:

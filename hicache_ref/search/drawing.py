@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hicache_ref.model import Model
 from hicache_ref.model.state import Node, Ticket
 from hicache_ref.search.keys import draw_key
-from hicache_ref.vocabulary.ids import ROOT, STATE_DEVICE
+from hicache_ref.vocabulary.ids import KV_DEVICE, ROOT, STATE_DEVICE
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Operation
 
@@ -84,6 +84,10 @@ class Drawing:
         """The key of a node below the root that is wanted."""
         nodes = [node for node in self.model.state.nodes.values() if node.id != ROOT and wanted(node)]
         return self.model.key_of(self.rng.choice(nodes)) if nodes else None
+
+    def tombstone(self) -> Key | None:
+        """The key of a resident node without a state on device."""
+        return self.node(lambda node: STATE_DEVICE not in node.at and KV_DEVICE in node.at)
 
     def ending(self) -> list[Ticket]:
         """The running copies that could end now, well or not."""

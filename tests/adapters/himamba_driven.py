@@ -37,7 +37,7 @@ ALL_RELEASES = ("0.5.10.post1", "0.5.15", "0.5.16", "0.5.17")
 EVERYTHING = Poll(backups=9, loads=9, answers=9, reads=9, writes=9, releases=99)
 
 
-@lru_cache(maxsize=10)
+@lru_cache(maxsize=16)
 def child(**options: str) -> tuple[ProcessAdapter, Description]:
     """An adapter with these options and what it says of itself, started once for all tests."""
     try:

@@ -217,6 +217,14 @@ def lockstep_of(profile: Profile) -> Lockstep:
     return Lockstep(adapter, adapter.describe(), profile, "tree", Checker(profile))
 
 
+def test_an_entry_may_depend_on_events() -> None:
+    """Goal: what shows only with events, or only without, is looked for there alone. Method: one entry of each kind."""
+    adapter = ReferenceAdapter()
+    entries = [entry(id=str(events), events=events) for events in (None, True, False)]
+    campaign = Campaign(adapter, Profile(), known=entries)
+    assert ["None", str(adapter.describe().events)] == [each.id for each in campaign.known]
+
+
 def test_walks_leave_triggers_out() -> None:
     """Goal: what is known to go wrong does not end every walk. Method: look for it in walks with and without."""
     seen: dict[bool, set[str]] = {}

@@ -95,15 +95,17 @@ class HybridCaller(HybridObserver):
         return depth
 
     def on_lock(self, op: ops.Lock) -> Done | Invalid:
-        """The cache has pinned the path of the device end, or of the deepest resident node up to the best end.
+        """The cache has pinned the path of the device end, or of the deepest resident node up to the best end or node.
 
-        That is a tombstone where its state is on host only.
+        That is a tombstone where its state is on host only. No caller of upstream's locks a node that is not resident.
         """
         if op.receipt in self.books.receipts:
             return Invalid(why=f"receipt {op.receipt} is in use")
         node = self.node_at(op.key) if op.at == "node" else self.engine.match(op.key).last_device_node
         if node is None:
             return Invalid(why=f"no node ends at {op.key}")
+        while node.parent is not None and node.value is None:
+            node = node.parent
         node = self._device_end(node) if op.at == "device" else node
         self.engine.cache.inc_lock_ref(node)
         self.books.receipts[op.receipt] = node
