@@ -337,7 +337,9 @@ RULES: dict[str, Rules] = {
         | _EARLY
         | {"prefetch_capacity": "host_minus_device_clamped", "prefetch_timeout": "linear"}
     ),
-    "sglang-himamba-0.5.15": Rules.model_validate(_HIMAMBA | _SPLIT_STATES | _PREFIXES | _BEFORE_QUERY),
+    "sglang-himamba-0.5.15": Rules.model_validate(
+        _HIMAMBA | _SPLIT_STATES | _PREFIXES | _BEFORE_QUERY | {"truncation_counts_less": True}
+    ),
     "sglang-himamba-0.5.16": Rules.model_validate(_HIMAMBA | _PREFIXES | {"prefetch_state": "submission"}),
     "sglang-0.5.23": Rules.model_validate(_SGLANG | _UNIFIED),
     "sglang-unified-0.5.23": Rules.model_validate(_SGLANG | _UNIFIED | _UNIFIED_STATES),
