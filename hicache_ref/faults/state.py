@@ -71,7 +71,7 @@ class MatchLeavesStateOld(Model):
             self.stamp(self.state.nodes[each])
 
 
-@plant_in_hybrid("split-takes-state-up", "K14", OWN, expected="HC-STATE-02")
+@plant_in_hybrid("split-takes-state-up", "K14", OWN, expected=("HC-STATE-02", "HC-EVICT-01"))
 class SplitTakesStateUp(Model):
     """A split hands the node's state to the upper half, whose end is not where the state was made."""
 
