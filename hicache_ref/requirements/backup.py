@@ -186,8 +186,7 @@ def may_lose_state(view: View, pool: PoolName) -> list[NodeId]:
     """The nodes whose state there nothing pins and, on host, no operation touches and no open prefetch hangs on."""
     touched, anchors = view.pool(pool).touched, set[NodeId]()
     if pool == STATE_HOST:
-        opened = map(view.storage.prefetch, view.storage.open.values())
-        anchors = {record.anchor for record in opened if record is not None}
+        anchors = {record.anchor for record in view.storage.opened}
         if view.rules.host_states == "arrived":
             anchors = anchors | {row.id for row in view.rows if row.device_state is not None}
     held = [(row, copy_in(row, pool)) for row in view.rows if not row.state_lock and row.id not in anchors]

@@ -171,6 +171,11 @@ class StorageView:
         """The writes on the books, in the order of submission."""
         return [record for record in self.records.values() if isinstance(record, Backup)]
 
+    @property
+    def opened(self) -> list[Prefetch]:
+        """The open prefetches, in the order in which their requests opened them."""
+        return [record for record in map(self.prefetch, self.open.values()) if record is not None]
+
     def prefetch(self, name: str | None) -> Prefetch | None:
         """The prefetch of this name, if it is on the books."""
         record = None if name is None else self.records.get(name)

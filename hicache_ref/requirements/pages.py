@@ -23,8 +23,7 @@ def _claims(view: View, pool: PoolView) -> list[tuple[Pages, Owner]]:
         claims.extend(view.storage.state_holders())
     if pool.name != KV_HOST:
         return claims
-    waiting = filter(None, map(view.storage.prefetch, view.storage.open.values()))
-    claims.extend((record.pages, ("prefetch", record.id)) for record in waiting)
+    claims.extend((record.pages, ("prefetch", record.id)) for record in view.storage.opened)
     claims.append((tuple(view.storage.release), ("queue", "")))
     return claims
 

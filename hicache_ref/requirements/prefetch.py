@@ -32,14 +32,6 @@ def threshold(view: View) -> int:
     return max(1, (view.storage.settings.prefetch_threshold + size - 1) // size)
 
 
-def opened(view: View) -> list[Prefetch]:
-    """The open prefetches."""
-    if not view.storage.open:
-        return []
-    found = map(view.storage.prefetch, view.storage.open.values())
-    return [record for record in found if record is not None]
-
-
 # -- states -----------------------------------------------------------------------------------------------------------
 
 
@@ -47,7 +39,7 @@ def opened(view: View) -> list[Prefetch]:
 def open_prefetch_holds_its_pages(view: View) -> int:
     """An open prefetch holds a host page for each page that it is to read, from when they are taken."""
     judged = 0
-    for record in opened(view):
+    for record in view.storage.opened:
         judged += 1
         first = view.rules.prefetch_allocation == "before" and isinstance(record, PrefetchQueued)
         wanted = len(record.hashes) if first or isinstance(record, Reading) else 0
@@ -104,7 +96,7 @@ def one_prefetch_a_request(view: View) -> int:
 @always("HC-PREF-09", "storage", about="storage")
 def occupied_is_what_is_open(view: View) -> int:
     """As many pages count against the limit as the open prefetches asked for."""
-    asked = sum([record.asked for record in opened(view)])
+    asked = sum([record.asked for record in view.storage.opened])
     if asked != view.storage.occupied:
         raise Broken.because(f"{view.storage.occupied} pages count as asked for, the open prefetches asked for {asked}")
     return len(view.storage.open)
@@ -119,7 +111,7 @@ def anchor_stays(change: Change[Any, Outcome]) -> int:
     before, after, judged = change.before, change.after, 0
     if not after.storage.open:
         return 0
-    for record in opened(after):
+    for record in after.storage.opened:
         was = before.storage.records.get(record.id)
         if not isinstance(was, Prefetch) or record.anchor == ROOT:
             continue

@@ -1,20 +1,16 @@
 """STATE: states in storage, which go there behind the KV of their node and come back with it or not at all."""
 
-from typing import Any
-
 from hicache_ref.model.records import BackupEnded, PrefetchReading
 from hicache_ref.model.state import FREE
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.commits import committed, is_whole
-from hicache_ref.requirements.prefetch import opened
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.rows import NOWHERE
+from hicache_ref.requirements.state import AnyChange
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import PageHash
 from hicache_ref.vocabulary.operations import ReadDone, WriteDone
 from hicache_ref.vocabulary.outcomes import Done, Polled
-
-AnyChange = Change[Any, Any]
 
 
 @always("HC-STATE-30", "nodes", "owners", "books", "storage", about="storage")
@@ -74,7 +70,7 @@ def fetched_whole_or_not_at_all(change: AnyChange) -> int:
 def anchor_keeps_its_state(change: AnyChange) -> int:
     """The anchor of a prefetch that stays open keeps its state on host, unless a failed copy is applied."""
     before, after, judged = change.before, change.after, 0
-    for record in opened(after) if after.states else ():
+    for record in after.storage.opened if after.states else ():
         was = before.row.get(record.anchor, NOWHERE)
         if was.host_state is None or record.id not in before.storage.records:
             continue

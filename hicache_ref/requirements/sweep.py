@@ -50,8 +50,7 @@ class Sweep:
         """Nodes into whose host copy the eviction has submitted a copy."""
 
         self.pins = set(before.storage_pins)
-        opened = map(before.storage.prefetch, before.storage.open.values())
-        self.anchors = {record.anchor for record in opened if record is not None}
+        self.anchors = {record.anchor for record in before.storage.opened}
         """Nodes whose state on host storage work needs."""
 
         self.protected: set[NodeId] = set()
@@ -80,9 +79,10 @@ class Sweep:
             if above and above[-1] is not path[-1][0] and rules.load_keeps_state_above:
                 self.state_locks[above[-1].id] += 1
         elif isinstance(op, TakePages) and op.prefix is not None:
-            for row, _ in self.before.cached(self.before.hashes_of(op.prefix)):
+            prefix = self.before.hashes_of(op.prefix)
+            for row, _ in self.before.cached(prefix):
                 self.locks[row.id] = row.lock + 1
-                self.state_locks[row.id] = row.state_lock + (row.hashes[-1] == self.before.hashes_of(op.prefix)[-1])
+                self.state_locks[row.id] = row.state_lock + (row.hashes[-1] == prefix[-1])
         elif isinstance(op, Insert):
             for row, at in self.before.cached(self.change.hashes):
                 if rules.split_raises_priority == "both":

@@ -251,8 +251,7 @@ class View:
         if self._storage_pins is None:
             pins: set[NodeId] = set()
             if self.storage.records:
-                opened = map(self.storage.prefetch, self.storage.open.values())
-                pins.update([record.anchor for record in opened if record is not None])
+                pins.update([record.anchor for record in self.storage.opened])
                 read = NO_PAGES.union(*[record.pages for record in self.storage.backups])
                 pins.update([row.id for row in self.rows if row.host is not None and not read.isdisjoint(row.host)])
                 states = NO_PAGES.union(*[record.states for record in self.storage.backups])
@@ -310,9 +309,7 @@ class View:
         return (
             self.clock == other.clock
             and all(getattr(self, name) == getattr(other, name) for name in _FIELDS)
-            and self.device.equals(other.device)
-            and self.host.equals(other.host)
-            and all(map(PoolView.equals, self.states, other.states))
+            and all(map(PoolView.equals, self.pools(), other.pools()))
             and self.storage.equals(other.storage)
         )
 
