@@ -83,11 +83,13 @@ def check(
         typer.Option("--known", metavar="FILE", help="Known divergences  [default: those that come with the adapter]"),
     ] = None,
     report: Annotated[Path, typer.Option("--report", metavar="DIR", help="Where reports and traces go.")] = REPORTS,
-    keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after a new divergence.")] = False,
+    stop_at_first: Annotated[
+        bool, typer.Option("--stop-at-first", help="End at the first new divergence, the budget unspent.")
+    ] = False,
     format: FormatOption = Format.text,
     no_color: NoColorOption = False,
 ) -> None:
-    """Check an implementation against the model, step by step.
+    """Check an implementation against the model, step by step, and report every divergence met within the budget.
 
     Exit code: 0 conforms, 1 divergence, 2 bad input, 3 the oracle contradicts itself, 4 inconclusive.
 
@@ -104,7 +106,7 @@ def check(
             if steps is None and examples is None and time_budget is None:
                 time_budget = TIME_BUDGET
             budget = Budget(steps=steps, walks=examples, seconds=time_budget)
-            campaign = _campaign(chosen, profile, wanted, seed, known, keep_going, stack)
+            campaign = _campaign(chosen, profile, wanted, seed, known, not stop_at_first, stack)
             run, folder = _walked(campaign, chosen, budget, report, not no_color, stack)
         verdict, texts = run.report(folder.path)
         if format is Format.json:

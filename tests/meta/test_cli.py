@@ -56,7 +56,7 @@ REPORT_KEYS = [
 
 def test_a_divergence_is_told_filed_and_replayed(shell: Shell) -> None:
     """Goal: from red to reproduced. Method: a planted fault, its JSON, its two files, and the last line of the text."""
-    words = ["--adapter", "reference", "--option", f"fault={FAULT}", "--report", "out"]
+    words = ["--adapter", "reference", "--option", f"fault={FAULT}", "--report", "out", "--stop-at-first"]
     ran = shell("check", *words, "--format", "json")
     (line,) = ran.json["divergences"]
     file = Path(line["trace"])
@@ -117,12 +117,12 @@ def test_sizes_that_are_named_are_kept(shell: Shell) -> None:
     """Goal: RULES/SIZES means these sizes. Method: a fault found under `small`, whose report says the sizes."""
     words = ["check", "--adapter", "reference", "--option", f"fault={FAULT}", "--profile", "reference/small"]
 
-    assert "page=4 device=24 host=32" in shell(*words).out
+    assert "page=4 device=24 host=32" in shell(*words, "--stop-at-first").out
 
 
 def test_a_known_divergence_is_not_red(shell: Shell) -> None:
     """Goal: what somebody has looked at stays quiet, and is noticed when gone. Method: a fault's own trace as known."""
-    words = ["check", "--adapter", "reference", "--option", f"fault={FAULT}"]
+    words = ["check", "--adapter", "reference", "--option", f"fault={FAULT}", "--stop-at-first"]
     (line,) = shell(*words, "--format", "json").json["divergences"]
     (walks,) = re.findall(r"in (\d+) walk", shell(*words).out)
     found = read_trace(line["trace"])
@@ -190,10 +190,21 @@ def test_other_requirements_are_a_warning(shell: Shell) -> None:
     ] == ran.err
 
 
+def test_all_that_is_met_within_the_budget_is_reported(shell: Shell) -> None:
+    """Goal: one fault does not hide the next. Method: a fault with several effects, the first alone and all."""
+    words = ["check", "--adapter", "reference", "--option", "fault=locked-leaf", "--steps", "3000", "--format", "json"]
+    first, every = (shell(*words, *more).json for more in (["--stop-at-first"], []))
+    named = [(each["requirement"], each["operation"]) for each in every["divergences"]]
+
+    assert 1 == len(first["divergences"]) < len(named)
+    assert first["divergences"][0] == every["divergences"][0]
+    assert first["steps"] < 3000 <= every["steps"]
+
+
 def test_a_trace_is_made_smaller(shell: Shell) -> None:
     """Goal: minimize deletes what is not needed. Method: a failing trace with audits put before every step."""
     words = ["--adapter", "reference", "--option", f"fault={FAULT}"]
-    (line,) = shell("check", *words, "--format", "json").json["divergences"]
+    (line,) = shell("check", *words, "--stop-at-first", "--format", "json").json["divergences"]
     found = read_trace(line["trace"])
     long = [op for step in found.steps for op in (Audit(), step.op)]
     write_trace("long.jsonl", Trace(found.header, tuple(TraceStep(i=i, op=op) for i, op in enumerate(long))))

@@ -91,7 +91,7 @@ def misbehaving(shell: Shell) -> Shell:
 def test_an_adapter_that_fails_in_a_step_has_diverged(how: str, said: str, misbehaving: Shell) -> None:
     """Goal: a crash is a finding with its steps kept. Method: four ways to fail, in a process of the adapter's own."""
     words = ["check", "--adapter", "engine:make", "--option", f"how={how}", "--step-timeout", "0.5", "--steps", "500"]
-    ran = misbehaving(*words, "--report", "out")
+    ran = misbehaving(*words, "--stop-at-first", "--report", "out")
     (file,) = Path("out").glob("HC-CONF-01-*.jsonl")
     steps = read_trace(file).steps
 
