@@ -47,8 +47,10 @@ class Calls:
         capture = self.capture
         device, host = found.last_device_node, found.last_host_node
         self.match(args, named)
-        ends = capture.node(device), capture.node(host)
-        self.add((b"match", capture.slots(found.device_indices), found.host_hit_length, *ends))
+        number = capture.node(device)
+        ends = number, number if host is device else capture.node(host)
+        # Made for whoever asked, who only reads it.
+        self.add((b"match", capture.firsts(found.device_indices), found.host_hit_length, *ends))
 
     def match(self, args: Args, named: Named) -> Args:
         """The key that was asked for is recorded."""
@@ -60,16 +62,22 @@ class Calls:
 
     def before_insert(self, args: Args, named: Named) -> Args | None:
         """The key's slots, and the nodes by which it goes down; it is recorded itself."""
-        key, value, capture = given(args, named, "key"), given(args, named, "value", 1), self.capture
+        first = args[0] if args else named.get("params")
+        if hasattr(first, "value"):
+            key, value, chunked, priority = first.key, first.value, first.chunked, getattr(first, "priority", 0)
+        else:
+            key, value = given(args, named, "key"), given(args, named, "value", 1)
+            chunked, priority = given(args, named, "chunked", 2), given(args, named, "priority", 3)
         if value is None:
             raise CannotSay("an insert without device pages")
+        capture = self.capture
         tokens = capture.whole(key)
         if not tokens:
             return None
-        capture.key(key, tokens)
-        chunked, priority = given(args, named, "chunked", 2), given(args, named, "priority", 3)
-        slots = capture.slots(value if len(value) == tokens else value[:tokens])
-        return slots, capture.path(key, tokens), bool(chunked), int(priority or 0)
+        listed = capture.key(key, tokens)
+        # Whose these are may change them as soon as they are the tree's.
+        slots = capture.firsts((value if len(value) == tokens else value[:tokens]).clone())
+        return slots, capture.path(key, listed), bool(chunked), int(priority or 0)
 
     def after_insert(self, noted: Args | None, result: Any, args: Args, named: Named) -> None:
         """How many tokens were there."""
