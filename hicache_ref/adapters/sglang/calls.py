@@ -46,7 +46,9 @@ class Calls:
         """A key, and what was found of it."""
         capture = self.capture
         device, host = found.last_device_node, found.last_host_node
-        self.match(args, named)
+        first: Any = args[0] if args else None
+        # From 0.5.9 on the key is one of the parameters; before, it is the argument itself.
+        capture.key(first.key if hasattr(first, "key") else given(args, named, "key"))
         number = capture.node(device)
         ends = number, number if host is device else capture.node(host)
         # Made for whoever asked, who only reads it.
@@ -54,15 +56,14 @@ class Calls:
 
     def match(self, args: Args, named: Named) -> Args:
         """The key that was asked for is recorded."""
-        key = given(args, named, "key")
-        self.capture.key(key, self.capture.whole(key))
+        self.capture.key(given(args, named, "key"))
         return ()
 
     # -- insert -----------------------------------------------------------------------------------------------------
 
     def before_insert(self, args: Args, named: Named) -> Args | None:
         """The key's slots, and the nodes by which it goes down; it is recorded itself."""
-        first = args[0] if args else named.get("params")
+        first: Any = args[0] if args else named.get("params")
         if hasattr(first, "value"):
             key, value, chunked, priority = first.key, first.value, first.chunked, getattr(first, "priority", 0)
         else:
@@ -71,13 +72,14 @@ class Calls:
         if value is None:
             raise CannotSay("an insert without device pages")
         capture = self.capture
-        tokens = capture.whole(key)
+        tokens = capture.key(key)
         if not tokens:
             return None
-        listed = capture.key(key, tokens)
+        count = len(tokens)
+        slots = value if value.numel() == count else value[:count]
         # Whose these are may change them as soon as they are the tree's.
-        slots = capture.firsts((value if len(value) == tokens else value[:tokens]).clone())
-        return slots, capture.path(key, listed), bool(chunked), int(priority or 0)
+        place = capture.firsts(slots.clone())
+        return place, capture.path(key, tokens), bool(chunked), int(priority or 0)
 
     def after_insert(self, noted: Args | None, result: Any, args: Args, named: Named) -> None:
         """How many tokens were there."""

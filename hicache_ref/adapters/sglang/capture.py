@@ -49,10 +49,9 @@ class Capture:
         self._on_device: dict[int, torch.Tensor] = {}
         self._on_host: dict[int, torch.Tensor] = {}
         self._tokens_known = 0
-        self._lists: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
-        self._arrays: OrderedDict[int, tuple[int, bytes]] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[int, Any]] = OrderedDict()
         self._kept_tokens = 0
-        self._latest: tuple[int, list[int] | bytes] = (WHOLE, _NOTHING)
+        self._latest: tuple[int, Any] = (WHOLE, None)
         self._slots: list[torch.Tensor] = []
         self._slots_end = 0
         self._child_key_of = getattr(engine.cache, "get_child_key_fn", None)
@@ -93,41 +92,44 @@ class Capture:
         """Themselves, or where they are if they are many."""
         return data if len(data) <= _SMALL_BYTES else self.ring.put(data)
 
-    def whole(self, key: Any) -> int:
-        """The number of tokens in the key's whole pages."""
-        tokens = len(key)
-        return tokens if self.size == 1 else tokens // self.size * self.size
-
-    def key(self, key: Any, tokens: int) -> Any:
-        """Its first so many tokens are recorded, and returned: they are the key of what is recorded next."""
+    def key(self, key: Any) -> Any:
+        """The tokens of its whole pages are recorded, and returned: they are the key of what is recorded next."""
         given = getattr(key, "token_ids", key)
+        tokens, limit = len(given), getattr(key, "limit", None)
+        if limit is not None and limit < tokens:
+            tokens = limit
+        tokens -= tokens % self.size
         if len(given) != tokens:
             given = given[:tokens]
-        sent = self._listed(given) if isinstance(given, list) else self._in_array(given)
+        sent = self._listed(given, tokens) if isinstance(given, list) else self._in_array(given, tokens)
         self.add((b"key", sent, getattr(key, "extra_key", None)))
         return given
 
     # A request makes several calls, and its key grows: only that is sent with which no earlier key of its begins. What
     # tells it apart is not where its key ends.
 
-    def _in_array(self, given: Any) -> SentKey:
+    def _in_array(self, given: Any, tokens: int) -> SentKey:
         """The tokens of an array, which are compared as bytes."""
-        data, tokens = given.tobytes(), len(given)
-        mark = given[1 << (tokens.bit_length() >> 1)] if tokens > _KEYS_KEPT else 0
-        number, kept = self._arrays.get(mark) or self._new_number(self._arrays, mark, _NOTHING)
-        if kept.startswith(data):
-            self._latest = number, kept
-            return number, 0, tokens, _NOTHING
-        shared = len(kept) if data.startswith(kept) else 0
-        self._latest = self._arrays[mark] = number, data
-        self._kept_tokens += tokens - len(kept) // _NUMBER_BYTES
-        return number, 0, shared // _NUMBER_BYTES, self._bytes(data[shared:])
+        mark = given[1 << (tokens.bit_length() >> 1)] if tokens > _KEYS_KEPT else -1
+        number, kept = self._latest = self._kept.get(mark) or self._new_number(mark, bytearray())
+        known = len(kept) // _NUMBER_BYTES
+        if tokens <= known:
+            if kept.startswith(given):
+                return number, 0, tokens, _NOTHING
+        elif known and kept.startswith(memoryview(given)[:known]):
+            rest = given[known:].tobytes()
+            kept += rest
+            self._kept_tokens += tokens - known
+            return number, 0, known, self._bytes(rest)
+        data = given.tobytes()
+        self._latest = self._kept[mark] = number, bytearray(data)
+        self._kept_tokens += tokens - known
+        return number, 0, 0, self._bytes(data)
 
-    def _listed(self, given: list[int]) -> SentKey:
+    def _listed(self, given: list[int], tokens: int) -> SentKey:
         """The tokens of a list. The keys of a request have them in common as objects, and so are cheap to compare."""
-        tokens = len(given)
-        mark = id(given[1 << (tokens.bit_length() >> 1)]) if tokens > _KEYS_KEPT else 0
-        number, kept = self._latest = self._lists.get(mark) or self._new_number(self._lists, mark, [])
+        mark = id(given[1 << (tokens.bit_length() >> 1)]) if tokens > _KEYS_KEPT else -2
+        number, kept = self._latest = self._kept.get(mark) or self._new_number(mark, [])
         # Cutting a part out of a list touches each of its numbers, comparing does not: so few are cut out.
         shared = min(len(kept), tokens)
         beyond, rest = kept[tokens:], given[shared:]
@@ -145,14 +147,14 @@ class Capture:
     def _packed(self, tokens: list[int]) -> Sent:
         return self._bytes(struct.pack(f"{len(tokens)}q", *tokens))
 
-    def _new_number(self, kept: OrderedDict[int, tuple[int, Any]], mark: int, nothing: Any) -> tuple[int, Any]:
+    def _new_number(self, mark: int, nothing: Any) -> tuple[int, Any]:
         """The number of no key, and its tokens: none. The oldest is given up where there are too many."""
-        number = len(kept)
+        number = len(self._kept)
         if number == _KEYS_KEPT or self._kept_tokens > _TOKENS_KEPT:
-            _, (number, old) = kept.popitem(last=False)
-            self._kept_tokens -= len(old) // (_NUMBER_BYTES if isinstance(old, bytes) else 1)
-        kept[mark] = number, nothing
-        return kept[mark]
+            _, (number, old) = self._kept.popitem(last=False)
+            self._kept_tokens -= len(old) // (1 if isinstance(old, list) else _NUMBER_BYTES)
+        made = self._kept[mark] = number, nothing
+        return made
 
     # -- nodes ------------------------------------------------------------------------------------------------------
 
@@ -181,11 +183,10 @@ class Capture:
         """The tokens of a node that begins so deep: as a rule, those of the key that was sent last."""
         number, latest = self._latest
         if isinstance(own, list):
-            if isinstance(latest, list) and latest[depth : depth + len(own)] == own:
-                return number, depth, len(own), _NOTHING
-        elif isinstance(latest, bytes) and latest.startswith(own.tobytes(), depth * _NUMBER_BYTES):
-            return number, depth, len(own), _NOTHING
-        return self.part(own)
+            is_part = isinstance(latest, list) and latest[depth : depth + len(own)] == own
+        else:
+            is_part = isinstance(latest, bytearray) and latest.startswith(own, depth * _NUMBER_BYTES)
+        return (number, depth, len(own), _NOTHING) if is_part else self.part(own)
 
     def part(self, tokens: Any) -> SentKey:
         """Tokens that begin no key."""
@@ -209,8 +210,9 @@ class Capture:
 
         Whatever changes the slots of a node gives it another tensor.
         """
-        node, at, found, tokens, known = self.cache.root_node, 0, [], len(given), self._on_device
-        is_plain = self.size == 1 and getattr(key, "extra_key", None) is None and not getattr(key, "cache_salt", None)
+        node, at, found, tokens, size = self.cache.root_node, 0, [], len(given), self.size
+        known, depths = self._on_device, self.depths
+        is_plain = size == 1 and getattr(key, "extra_key", None) is None and not getattr(key, "cache_salt", None)
         while at < tokens:
             node = node.children.get(given[at] if is_plain else self._child_key(key, at))
             if node is None:
@@ -222,7 +224,7 @@ class Capture:
             if known.get(number) is not slots:
                 self._send_slots(b"pages", number, slots, known)
             found.append(number)
-            at += slots.numel()
+            at = depths.get(number) or at + len(getattr(node.key, "token_ids", node.key))
         return found
 
     def _child_key(self, key: Any, at: int) -> Any:
@@ -232,12 +234,6 @@ class Capture:
         if hasattr(key, "child_key_at"):
             return key.child_key_at(at, self.size)
         return key[at : at + self.size].child_key(self.size)
-
-    def _send_slots(self, kind: bytes, number: int, slots: torch.Tensor, known: dict[int, torch.Tensor]) -> None:
-        known[number] = slots
-        begin, count = self.slots(slots)
-        self._tokens_known += count
-        self.add((kind, number, (begin, count)))
 
     # -- all of it --------------------------------------------------------------------------------------------------
 
@@ -284,6 +280,13 @@ class Capture:
                 self._send_slots(b"host_pages", number, host, self._on_host)
             above = ROOT if node.parent.parent is None else node.parent.id
             yield number, above, node.lock_ref > 0, value is not None, host is not None
+
+    def _send_slots(self, kind: bytes, number: int, slots: torch.Tensor, known: dict[int, torch.Tensor]) -> None:
+        """The node's slots are known. Whatever changes them gives it another tensor."""
+        known[number] = slots
+        place = self.slots(slots)
+        self._tokens_known += place[1]
+        self.add((kind, number, place))
 
     def host_pages(self, slots: torch.Tensor) -> tuple[int, ...]:
         """The host pages that these slots are, one by one: there are few."""

@@ -115,7 +115,7 @@ class Writer(_Ring):
         start = self._frame % self._size
         caught_up = self._words[_TAIL] == self._frame
         # What was written a moment ago is at hand: a ring that is not needed whole is not used whole.
-        again = caught_up and start > 2 * FULL_BYTES
+        again = caught_up and start > self._size // 4
         self._begin_frame(self._next + -self._next % (self._size if again else _WORD))
         self._bytes[start : start + _FRAME_BYTES].cast("Q")[:] = memoryview(array("Q", (at, count, self._frame)))
         self.room(0)
