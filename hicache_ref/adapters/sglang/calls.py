@@ -49,10 +49,10 @@ class Calls:
         first: Any = args[0] if args else None
         # From 0.5.9 on the key is one of the parameters; before, it is the argument itself.
         capture.key(first.key if hasattr(first, "key") else given(args, named, "key"))
-        number = capture.node(device)
+        number = capture.matched(device)
         ends = number, number if host is device else capture.node(host)
         # Made for whoever asked, who only reads it.
-        self.add((b"match", capture.firsts(found.device_indices), found.host_hit_length, *ends))
+        self.add((b"match", capture.key_slots(found.device_indices, is_ours=True), found.host_hit_length, *ends))
 
     def match(self, args: Args, named: Named) -> Args:
         """The key that was asked for is recorded."""
@@ -78,8 +78,8 @@ class Calls:
         count = len(tokens)
         slots = value if value.numel() == count else value[:count]
         # Whose these are may change them as soon as they are the tree's.
-        place = capture.firsts(slots.clone())
-        return place, capture.path(key, tokens), bool(chunked), int(priority or 0)
+        sent = capture.key_slots(slots, is_ours=False)
+        return sent, capture.path(key, tokens), bool(chunked), int(priority or 0)
 
     def after_insert(self, noted: Args | None, result: Any, args: Args, named: Named) -> None:
         """How many tokens were there."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
-from hicache_ref.adapters.sglang_teller.nodes import ROOT, WHOLE, Place, SentKey
+from hicache_ref.adapters.sglang_teller.nodes import ROOT, WHOLE, Place, SentKey, SentSlots, replaces
 from hicache_ref.adapters.sglang_teller.ring import FULL_BYTES, Sent, Writer
 
 _KEYS_KEPT = 64
@@ -28,6 +28,9 @@ _LOOKED_AT = 600_000
 _NUMBER_BYTES = 8
 _SMALL_BYTES = 512 * _NUMBER_BYTES
 """Up to so many are part of a record; more have a place of their own in the ring."""
+
+_MANY_SLOTS = 1024
+"""So many are looked for among those sent for the same key before."""
 
 _FULL_SLOTS = FULL_BYTES // _NUMBER_BYTES
 _NOTHING = b""
@@ -52,6 +55,8 @@ class Capture:
         self._kept: OrderedDict[int, tuple[int, Any]] = OrderedDict()
         self._kept_tokens = 0
         self._latest: tuple[int, Any] = (WHOLE, None)
+        self._ends: dict[int, tuple[Any, Any]] = {}
+        self._slots_kept: dict[int, torch.Tensor] = {}
         self._slots: list[torch.Tensor] = []
         self._slots_end = 0
         self._child_key_of = getattr(engine.cache, "get_child_key_fn", None)
@@ -71,9 +76,32 @@ class Capture:
                 self.ring.is_full = True
         return begin, count
 
-    def firsts(self, tensor: torch.Tensor) -> Place:
-        """As `slots`, of the first slot of each page."""
-        return self.slots(tensor if self.size == 1 else tensor[:: self.size])
+    def key_slots(self, tensor: torch.Tensor, *, is_ours: bool) -> SentSlots:
+        """The first slot of each page of those that the key recorded last has; nobody changes them if they are ours."""
+        if self.size > 1:
+            tensor = tensor[:: self.size]
+        if tensor.numel() < _MANY_SLOTS:
+            return WHOLE, 0, self.slots(tensor if is_ours else tensor.clone())
+        number, shared = self._latest[0], self._known_slots(tensor)
+        rest = tensor[shared:] if shared else tensor
+        if replaces(shared, rest.numel()):
+            if not is_ours:
+                tensor = tensor.clone()
+                rest = tensor[shared:]
+            self._slots_kept[number] = tensor
+        elif not is_ours:
+            rest = rest.clone()
+        return number, shared, self.slots(rest)
+
+    def _known_slots(self, tensor: torch.Tensor) -> int:
+        """With how many slots these begin that were sent for the same key before: all of those, or none."""
+        kept = self._slots_kept.get(self._latest[0])
+        if kept is None or kept.dtype is not tensor.dtype:
+            return 0
+        count, known = tensor.numel(), kept.numel()
+        if count < known:
+            return count if torch.equal(tensor, kept[:count]) else 0
+        return known if torch.equal(tensor if count == known else tensor[:known], kept) else 0
 
     def hand_over(self) -> None:
         """All that was recorded is the other process's. Raises Behind."""
@@ -121,6 +149,7 @@ class Capture:
             kept += rest
             self._kept_tokens += tokens - known
             return number, 0, known, self._bytes(rest)
+        self._ends.pop(number, None)
         data = given.tobytes()
         self._latest = self._kept[mark] = number, bytearray(data)
         self._kept_tokens += tokens - known
@@ -136,6 +165,7 @@ class Capture:
         del kept[tokens:]
         kept += rest
         if kept != given:
+            self._ends.pop(number, None)
             shared, rest, beyond = 0, given, []
             kept[:] = given
         kept += beyond
@@ -153,6 +183,8 @@ class Capture:
         if number == _KEYS_KEPT or self._kept_tokens > _TOKENS_KEPT:
             _, (number, old) = self._kept.popitem(last=False)
             self._kept_tokens -= len(old) // (1 if isinstance(old, list) else _NUMBER_BYTES)
+            self._ends.pop(number, None)
+            self._slots_kept.pop(number, None)
         made = self._kept[mark] = number, nothing
         return made
 
@@ -201,18 +233,44 @@ class Capture:
     def forget(self) -> None:
         """No node is known."""
         self.depths.clear()
+        self._ends.clear()
         self._on_device.clear()
         self._on_host.clear()
         self._tokens_known = 0
 
-    def path(self, key: Any, given: Any) -> list[int]:
+    def matched(self, node: Any) -> int:
+        """The number of the node on device where the match of the key recorded last ends; it is known."""
+        self._ends[self._latest[0]] = node, node.value
+        return self.node(node)
+
+    def path(self, key: Any, given: Any) -> list[int] | None:
+        """As `_path`; None where the key goes down to where its last match ended, and those slots are still there."""
+        end = self._ends.get(self._latest[0])
+        if end is not None:
+            node, slots = end
+            # What is locked is neither moved nor removed, nor is anything above it.
+            if node.lock_ref > 0 and node.value is slots:
+                at = 0 if node.parent is None else self.depths.get(node.id, -1)
+                if at == len(given):
+                    return None
+                if 0 <= at < len(given):
+                    below = node.children.get(given[at] if self._is_plain(key) else self._child_key(key, at))
+                    if below is None or below.value is None:
+                        return None
+        return self._path(key, given)
+
+    def _is_plain(self, key: Any) -> bool:
+        """Whether nodes file their children under single tokens of this key."""
+        return self.size == 1 and getattr(key, "extra_key", None) is None and not getattr(key, "cache_salt", None)
+
+    def _path(self, key: Any, given: Any) -> list[int]:
         """The nodes on device by which the key of these tokens goes down, by their first pages; their slots are known.
 
         Whatever changes the slots of a node gives it another tensor.
         """
-        node, at, found, tokens, size = self.cache.root_node, 0, [], len(given), self.size
+        node, at, found, tokens = self.cache.root_node, 0, [], len(given)
         known, depths = self._on_device, self.depths
-        is_plain = size == 1 and getattr(key, "extra_key", None) is None and not getattr(key, "cache_salt", None)
+        is_plain = self._is_plain(key)
         while at < tokens:
             node = node.children.get(given[at] if is_plain else self._child_key(key, at))
             if node is None:

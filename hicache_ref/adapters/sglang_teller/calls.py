@@ -12,7 +12,7 @@ from pydantic_core import to_json
 
 from hicache_ref.adapters.sglang_teller import lines
 from hicache_ref.adapters.sglang_teller.looking import OUTSIDE, Pools, SentNode, seen
-from hicache_ref.adapters.sglang_teller.nodes import CannotSay, Nodes, Place, SentKey, Shape
+from hicache_ref.adapters.sglang_teller.nodes import CannotSay, Nodes, Place, SentKey, SentSlots, Shape
 from hicache_ref.adapters.sglang_teller.ring import Span
 from hicache_ref.adapters.sglang_teller.tickets import Copies
 from hicache_ref.adapters.sglang_teller.writing import TraceWriter
@@ -108,10 +108,11 @@ class Calls:
 
     # -- match and lock ---------------------------------------------------------------------------------------------
 
-    def on_match(self, firsts: Place, hit: int, device: int, host: int) -> None:
+    def on_match(self, sent: SentSlots, hit: int, device: int, host: int) -> None:
         """What was found of a key."""
         text, size = self.nodes.text, self.shape.page_size
-        pages = to_json(self.device_pages(self.nodes.slots(firsts)))
+        firsts = self.nodes.matched[self.nodes.number] = self.nodes.key_slots(sent)
+        pages = to_json(self.device_pages(firsts))
         best = host if hit else device
         self.step(self._match(), lines.MATCHED % (pages, hit // size, text(device), text(host), text(best)))
 
@@ -135,10 +136,10 @@ class Calls:
 
     # -- insert -----------------------------------------------------------------------------------------------------
 
-    def on_insert(self, firsts: Place, path: Sequence[int], chunked: bool, priority: int, known: int) -> None:
+    def on_insert(self, sent: SentSlots, path: Sequence[int] | None, chunked: bool, priority: int, known: int) -> None:
         """Pages were taken and filled, and are the tree's, but for duplicates."""
         text = self._key()
-        start, pages = self._brought(firsts, path)
+        start, pages = self._brought(sent, path)
         prefix = known // self.shape.page_size
         name = self.name("i").encode()
         if pages:
@@ -152,11 +153,14 @@ class Calls:
         op = self._insert(name, text, start, chunked, priority)
         self.step(op, lines.told(b"inserted", prefix=prefix, given_back=given_back))
 
-    def _brought(self, firsts: Place, path: Sequence[int]) -> tuple[int, Pages]:
+    def _brought(self, sent: SentSlots, path: Sequence[int] | None) -> tuple[int, Pages]:
         """How many of the pages are those that the tree had for the key, and the others."""
-        given, start = self.nodes.slots(firsts), 0
-        for number in path:
-            theirs = self.nodes.device[number][:: self.shape.page_size]
+        given, start, size = self.nodes.key_slots(sent), 0, self.shape.page_size
+        if path is None:
+            parts = [self.nodes.matched[self.nodes.number]]
+        else:
+            parts = [self.nodes.device[number][::size] for number in path]
+        for theirs in parts:
             mine = given[start : start + len(theirs)]
             if mine != theirs[: len(mine)]:
                 start += next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b)
@@ -256,8 +260,8 @@ class Calls:
         if kind == b"match":
             return self._match()
         if kind == b"insert":
-            firsts, path, chunked, priority = given
-            start, _ = self._brought(firsts, path)
+            sent, path, chunked, priority = given
+            start, _ = self._brought(sent, path)
             return self._insert(self.name("i").encode(), self._key(), start, chunked, priority)
         if kind == b"load":
             number, quota, outside = given

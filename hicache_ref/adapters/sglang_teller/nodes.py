@@ -28,6 +28,15 @@ Place = tuple[int, int]
 """Where among the slots handed over with a record some are, and how many."""
 
 
+SentSlots = tuple[int, int, Place]
+"""The number of a key, with how many slots sent for it before these begin, and where the others are."""
+
+
+def replaces(shared: int, others: int) -> bool:
+    """Whether slots that begin with so many earlier ones are those to which the next are compared."""
+    return 8 * others > shared
+
+
 class CannotSay(Exception):
     """The trace has no words for what happened; the text says what it was."""
 
@@ -65,6 +74,13 @@ class Nodes:
         """That of the call that is told next."""
 
         self._slots = array(_NUMBER)
+        self._key_slots: dict[int, Numbers] = {}
+        self.matched: dict[int, Numbers] = {}
+        """What the latest match of a key found on device, by the key's number."""
+
+        self.number = WHOLE
+        """That of the key."""
+
         self._texts: OrderedDict[int, bytes] = OrderedDict()
         self._text_bytes = 0
         self.forget()
@@ -87,6 +103,15 @@ class Nodes:
         """The slots there."""
         begin, count = place
         return self._slots[begin : begin + count]
+
+    def key_slots(self, sent: SentSlots) -> Numbers:
+        """The slots that were sent for a key."""
+        number, shared, place = sent
+        others = self.slots(place)
+        made = self._key_slots[number][:shared] + others if shared else others
+        if number != WHOLE and replaces(shared, len(others)):
+            self._key_slots[number] = made
+        return made
 
     def _numbers(self, sent: Sent) -> Numbers:
         made = array(_NUMBER)
@@ -111,7 +136,7 @@ class Nodes:
 
     def take_key(self, sent: SentKey) -> None:
         """A call has this key; its number is this one's from now on, unless it is only a beginning of what that was."""
-        self.key = self.part(sent)
+        self.key, self.number = self.part(sent), sent[0]
         if sent[0] != WHOLE and sent[3]:
             self._keys[sent[0]] = self.key
 
