@@ -6,6 +6,7 @@ A server waits for this, so nothing is interpreted here: `sglang_teller` does th
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator
+from ctypes import string_at
 from typing import Any
 
 import torch
@@ -59,6 +60,7 @@ class Capture:
         self._slots_kept: dict[int, torch.Tensor] = {}
         self._slots: list[torch.Tensor] = []
         self._slots_end = 0
+        self._on_cpu = torch.device(engine.allocator.device).type == "cpu"
         self._child_key_of = getattr(engine.cache, "get_child_key_fn", None)
 
     # -- slots and keys ---------------------------------------------------------------------------------------------
@@ -80,7 +82,10 @@ class Capture:
         """The first slot of each page of those that the key recorded last has; nobody changes them if they are ours."""
         if self.size > 1:
             tensor = tensor[:: self.size]
-        if tensor.numel() < _MANY_SLOTS:
+        count = tensor.numel()
+        if count < _MANY_SLOTS:
+            if self._on_cpu and tensor.dtype is torch.int64 and tensor.is_contiguous():
+                return WHOLE, 0, string_at(tensor.data_ptr(), count * _NUMBER_BYTES) if count else _NOTHING
             return WHOLE, 0, self.slots(tensor if is_ours else tensor.clone())
         number, shared = self._latest[0], self._known_slots(tensor)
         rest = tensor[shared:] if shared else tensor
@@ -110,7 +115,7 @@ class Capture:
         if count:
             span = ring.room(count * _NUMBER_BYTES), count * _NUMBER_BYTES
             there = torch.frombuffer(ring.place(span), dtype=torch.int64)
-            torch.cat([each if each.is_cpu else each.to("cpu") for each in self._slots], out=there)
+            torch.cat(self._slots if self._on_cpu else [each.to("cpu") for each in self._slots], out=there)
             self._slots.clear()
             self._slots_end = 0
             ring.records[:0] = b"slots", span
@@ -159,20 +164,25 @@ class Capture:
         """The tokens of a list. The keys of a request have them in common as objects, and so are cheap to compare."""
         mark = id(given[1 << (tokens.bit_length() >> 1)]) if tokens > _KEYS_KEPT else -2
         number, kept = self._latest = self._kept.get(mark) or self._new_number(mark, [])
+        known = len(kept)
         # Cutting a part out of a list touches each of its numbers, comparing does not: so few are cut out.
-        shared = min(len(kept), tokens)
-        beyond, rest = kept[tokens:], given[shared:]
-        del kept[tokens:]
-        kept += rest
-        if kept != given:
-            self._ends.pop(number, None)
-            shared, rest, beyond = 0, given, []
-            kept[:] = given
-        kept += beyond
-        if not rest:
-            return number, 0, shared, _NOTHING
-        self._kept_tokens += len(rest)
-        return number, 0, shared, self._packed(rest)
+        if tokens <= known:
+            beyond = kept[tokens:]
+            del kept[tokens:]
+            is_known = kept == given
+            kept += beyond
+            if is_known:
+                return number, 0, tokens, _NOTHING
+        elif known:
+            rest = given[known:]
+            kept += rest
+            if kept == given:
+                self._kept_tokens += tokens - known
+                return number, 0, known, self._packed(rest)
+        self._ends.pop(number, None)
+        kept[:] = given
+        self._kept_tokens += tokens - known
+        return number, 0, 0, self._packed(given)
 
     def _packed(self, tokens: list[int]) -> Sent:
         return self._bytes(struct.pack(f"{len(tokens)}q", *tokens))

@@ -250,10 +250,11 @@ class Recorder:
             return
         calls, ring = self.calls, self._ring
         try:
-            if calls.waited:
-                calls.over()
+            has_closed = calls.waited and calls.over()
             after(noted, result, args, kwargs)
             calls.settle()
+            if has_closed:
+                calls.add((b"over",))
             self._made += 1
             if self._made >= self._next_look:
                 self._look()

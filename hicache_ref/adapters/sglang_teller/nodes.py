@@ -28,8 +28,8 @@ Place = tuple[int, int]
 """Where among the slots handed over with a record some are, and how many."""
 
 
-SentSlots = tuple[int, int, Place]
-"""The number of a key, with how many slots sent for it before these begin, and where the others are."""
+SentSlots = tuple[int, int, Place | bytes]
+"""The number of a key, with how many slots sent for it before these begin, and the others or where they are."""
 
 
 def replaces(shared: int, others: int) -> bool:
@@ -107,7 +107,7 @@ class Nodes:
     def key_slots(self, sent: SentSlots) -> Numbers:
         """The slots that were sent for a key."""
         number, shared, place = sent
-        others = self.slots(place)
+        others = self._numbers(place) if isinstance(place, bytes) else self.slots(place)
         made = self._key_slots[number][:shared] + others if shared else others
         if number != WHOLE and replaces(shared, len(others)):
             self._key_slots[number] = made
