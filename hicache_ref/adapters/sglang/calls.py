@@ -49,10 +49,12 @@ class Calls:
         first: Any = args[0] if args else None
         # From 0.5.9 on the key is one of the parameters; before, it is the argument itself.
         capture.key(first.key if hasattr(first, "key") else given(args, named, "key"))
-        number = capture.matched(device)
-        ends = number, number if host is device else capture.node(host)
         # Made for whoever asked, who only reads it.
-        self.add((b"match", capture.key_slots(found.device_indices, is_ours=True), found.host_hit_length, *ends))
+        slots = found.device_indices
+        number = capture.matched(device, slots.numel())
+        ends = number, number if host is device else capture.node(host)
+        sent = capture.key_slots(slots, is_ours=True)
+        self.add((b"match", sent, capture.place, found.host_hit_length, *ends))
 
     def match(self, args: Args, named: Named) -> Args:
         """The key that was asked for is recorded."""

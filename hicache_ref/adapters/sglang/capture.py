@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
-from hicache_ref.adapters.sglang_teller.nodes import ROOT, WHOLE, Place, SentKey, SentSlots, replaces
+from hicache_ref.adapters.sglang_teller.nodes import LATEST, ROOT, WHOLE, Place, SentKey, SentSlots, replaces
 from hicache_ref.adapters.sglang_teller.ring import FULL_BYTES, Sent, Writer
 
 _KEYS_KEPT = 64
@@ -27,13 +27,15 @@ _LOOKED_AT = 600_000
 """Tokens and pages that are looked at, at most: a line of a trace holds no more."""
 
 _NUMBER_BYTES = 8
-_SMALL_BYTES = 512 * _NUMBER_BYTES
+_SMALL = 512
+_SMALL_BYTES = _SMALL * _NUMBER_BYTES
 """Up to so many are part of a record; more have a place of their own in the ring."""
 
 _MANY_SLOTS = 1024
 """So many are looked for among those sent for the same key before."""
 
 _FULL_SLOTS = FULL_BYTES // _NUMBER_BYTES
+_MARKED = 24
 _NOTHING = b""
 
 
@@ -56,7 +58,10 @@ class Capture:
         self._kept: OrderedDict[int, tuple[int, Any]] = OrderedDict()
         self._kept_tokens = 0
         self._latest: tuple[int, Any] = (WHOLE, None)
-        self._ends: dict[int, tuple[Any, Any]] = {}
+        self._ends: dict[int, tuple[Any, Any, int, bytes]] = {}
+        self.place = 0
+        """Where what was matched of the key recorded last is kept: its number, or one that is less than none."""
+
         self._slots_kept: dict[int, torch.Tensor] = {}
         self._slots: list[torch.Tensor] = []
         self._slots_end = 0
@@ -84,9 +89,11 @@ class Capture:
             tensor = tensor[:: self.size]
         count = tensor.numel()
         if count < _MANY_SLOTS:
+            if is_ours:
+                return WHOLE, 0, self.slots(tensor)
             if self._on_cpu and tensor.dtype is torch.int64 and tensor.is_contiguous():
-                return WHOLE, 0, string_at(tensor.data_ptr(), count * _NUMBER_BYTES) if count else _NOTHING
-            return WHOLE, 0, self.slots(tensor if is_ours else tensor.clone())
+                return WHOLE, 0, string_at(tensor.data_ptr(), count * _NUMBER_BYTES)
+            return WHOLE, 0, self.slots(tensor.clone())
         number, shared = self._latest[0], self._known_slots(tensor)
         rest = tensor[shared:] if shared else tensor
         if replaces(shared, rest.numel()):
@@ -134,7 +141,15 @@ class Capture:
         tokens -= tokens % self.size
         if len(given) != tokens:
             given = given[:tokens]
-        sent = self._listed(given, tokens) if isinstance(given, list) else self._in_array(given, tokens)
+        if isinstance(given, list):
+            sent = self._listed(given, tokens)
+        elif tokens > _SMALL:
+            sent = self._in_array(given, tokens)
+        else:
+            data = given.tobytes()
+            self._latest, sent = (LATEST, data), (LATEST, 0, 0, data)
+            # Where it is kept to which node a match led: any number will do that is not that of a key.
+            self.place = -1 - (given[_MARKED] % _KEYS_KEPT if tokens > _MARKED else _KEYS_KEPT)
         self.add((b"key", sent, getattr(key, "extra_key", None)))
         return given
 
@@ -144,7 +159,8 @@ class Capture:
     def _in_array(self, given: Any, tokens: int) -> SentKey:
         """The tokens of an array, which are compared as bytes."""
         mark = given[1 << (tokens.bit_length() >> 1)] if tokens > _KEYS_KEPT else -1
-        number, kept = self._latest = self._kept.get(mark) or self._new_number(mark, bytearray())
+        self.place, kept = self._latest = self._kept.get(mark) or self._new_number(mark, bytearray())
+        number = self.place
         known = len(kept) // _NUMBER_BYTES
         if tokens <= known:
             if kept.startswith(given):
@@ -163,7 +179,8 @@ class Capture:
     def _listed(self, given: list[int], tokens: int) -> SentKey:
         """The tokens of a list. The keys of a request have them in common as objects, and so are cheap to compare."""
         mark = id(given[1 << (tokens.bit_length() >> 1)]) if tokens > _KEYS_KEPT else -2
-        number, kept = self._latest = self._kept.get(mark) or self._new_number(mark, [])
+        self.place, kept = self._latest = self._kept.get(mark) or self._new_number(mark, [])
+        number = self.place
         known = len(kept)
         # Cutting a part out of a list touches each of its numbers, comparing does not: so few are cut out.
         if tokens <= known:
@@ -227,7 +244,7 @@ class Capture:
         if isinstance(own, list):
             is_part = isinstance(latest, list) and latest[depth : depth + len(own)] == own
         else:
-            is_part = isinstance(latest, bytearray) and latest.startswith(own, depth * _NUMBER_BYTES)
+            is_part = isinstance(latest, bytes | bytearray) and latest.startswith(own, depth * _NUMBER_BYTES)
         return (number, depth, len(own), _NOTHING) if is_part else self.part(own)
 
     def part(self, tokens: Any) -> SentKey:
@@ -248,26 +265,29 @@ class Capture:
         self._on_host.clear()
         self._tokens_known = 0
 
-    def matched(self, node: Any) -> int:
-        """The number of the node on device where the match of the key recorded last ends; it is known."""
-        self._ends[self._latest[0]] = node, node.value
+    def matched(self, node: Any, tokens: int) -> int:
+        """The number of the node on device where the match of the key recorded last ends, so deep; it is known."""
+        latest = self._latest[1]
+        self._ends[self.place] = node, node.value, tokens, latest if isinstance(latest, bytes) else _NOTHING
         return self.node(node)
 
-    def path(self, key: Any, given: Any) -> list[int] | None:
-        """As `_path`; None where the key goes down to where its last match ended, and those slots are still there."""
-        end = self._ends.get(self._latest[0])
+    def path(self, key: Any, given: Any) -> list[int] | int:
+        """As `_path`; or the place of the match, where its key went down as this one and its slots are still there."""
+        end = self._ends.get(self.place)
         if end is not None:
-            node, slots = end
+            node, slots, at, began = end
             # What is locked is neither moved nor removed, nor is anything above it.
-            if node.lock_ref > 0 and node.value is slots:
-                at = 0 if node.parent is None else self.depths.get(node.id, -1)
+            if node.value is slots and node.lock_ref > 0 and at <= len(given) and self._begins(began, at):
                 if at == len(given):
-                    return None
-                if 0 <= at < len(given):
-                    below = node.children.get(given[at] if self._is_plain(key) else self._child_key(key, at))
-                    if below is None or below.value is None:
-                        return None
+                    return self.place
+                below = node.children.get(given[at] if self._is_plain(key) else self._child_key(key, at))
+                if below is None or below.value is None:
+                    return self.place
         return self._path(key, given)
+
+    def _begins(self, earlier: bytes, tokens: int) -> bool:
+        """Whether the key begins with so many tokens of an earlier one; those under one number always do."""
+        return self.place >= 0 or self._latest[1].startswith(earlier[: tokens * _NUMBER_BYTES])
 
     def _is_plain(self, key: Any) -> bool:
         """Whether nodes file their children under single tokens of this key."""

@@ -108,10 +108,10 @@ class Calls:
 
     # -- match and lock ---------------------------------------------------------------------------------------------
 
-    def on_match(self, sent: SentSlots, hit: int, device: int, host: int) -> None:
+    def on_match(self, sent: SentSlots, place: int, hit: int, device: int, host: int) -> None:
         """What was found of a key."""
         text, size = self.nodes.text, self.shape.page_size
-        firsts = self.nodes.matched[self.nodes.number] = self.nodes.key_slots(sent)
+        firsts = self.nodes.matched[place] = self.nodes.key_slots(sent)
         pages = to_json(self.device_pages(firsts))
         best = host if hit else device
         self.step(self._match(), lines.MATCHED % (pages, hit // size, text(device), text(host), text(best)))
@@ -136,7 +136,7 @@ class Calls:
 
     # -- insert -----------------------------------------------------------------------------------------------------
 
-    def on_insert(self, sent: SentSlots, path: Sequence[int] | None, chunked: bool, priority: int, known: int) -> None:
+    def on_insert(self, sent: SentSlots, path: Sequence[int] | int, chunked: bool, priority: int, known: int) -> None:
         """Pages were taken and filled, and are the tree's, but for duplicates."""
         text = self._key()
         start, pages = self._brought(sent, path)
@@ -153,11 +153,11 @@ class Calls:
         op = self._insert(name, text, start, chunked, priority)
         self.step(op, lines.told(b"inserted", prefix=prefix, given_back=given_back))
 
-    def _brought(self, sent: SentSlots, path: Sequence[int] | None) -> tuple[int, Pages]:
+    def _brought(self, sent: SentSlots, path: Sequence[int] | int) -> tuple[int, Pages]:
         """How many of the pages are those that the tree had for the key, and the others."""
         given, start, size = self.nodes.key_slots(sent), 0, self.shape.page_size
-        if path is None:
-            parts = [self.nodes.matched[self.nodes.number]]
+        if isinstance(path, int):
+            parts = [self.nodes.matched[path]]
         else:
             parts = [self.nodes.device[number][::size] for number in path]
         for theirs in parts:

@@ -24,6 +24,9 @@ SentKey = tuple[int, int, int, Sent]
 """The number of a key sent before, where in it and how many tokens this one begins with, and its others."""
 
 
+LATEST = -2
+"""The number that the latest key has, if it has no other."""
+
 Place = tuple[int, int]
 """Where among the slots handed over with a record some are, and how many."""
 
@@ -76,10 +79,7 @@ class Nodes:
         self._slots = array(_NUMBER)
         self._key_slots: dict[int, Numbers] = {}
         self.matched: dict[int, Numbers] = {}
-        """What the latest match of a key found on device, by the key's number."""
-
-        self.number = WHOLE
-        """That of the key."""
+        """What the latest match found on device of a key, by the place that the server has for it."""
 
         self._texts: OrderedDict[int, bytes] = OrderedDict()
         self._text_bytes = 0
@@ -136,7 +136,7 @@ class Nodes:
 
     def take_key(self, sent: SentKey) -> None:
         """A call has this key; its number is this one's from now on, unless it is only a beginning of what that was."""
-        self.key, self.number = self.part(sent), sent[0]
+        self.key = self.part(sent)
         if sent[0] != WHOLE and sent[3]:
             self._keys[sent[0]] = self.key
 
