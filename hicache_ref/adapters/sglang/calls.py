@@ -53,7 +53,7 @@ class Calls:
         slots = found.device_indices
         number = capture.matched(device, slots.numel())
         ends = number, number if host is device else capture.node(host)
-        sent = capture.key_slots(slots, is_ours=True)
+        sent = capture.firsts(slots)
         self.add((b"match", sent, capture.place, found.host_hit_length, *ends))
 
     def match(self, args: Args, named: Named) -> Args:
@@ -80,7 +80,7 @@ class Calls:
         count = len(tokens)
         slots = value if value.numel() == count else value[:count]
         # Whose these are may change them as soon as they are the tree's.
-        sent = capture.key_slots(slots, is_ours=False)
+        sent = capture.firsts_now(slots)
         return sent, capture.path(key, tokens), bool(chunked), int(priority or 0)
 
     def after_insert(self, noted: Args | None, result: Any, args: Args, named: Named) -> None:

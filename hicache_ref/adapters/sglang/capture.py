@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hicache_ref.adapters.sglang_hiradix.engine import Engine
-from hicache_ref.adapters.sglang_teller.nodes import LATEST, ROOT, WHOLE, Place, SentKey, SentSlots, replaces
+from hicache_ref.adapters.sglang_teller.nodes import LATEST, ROOT, WHOLE, Place, SentKey
 from hicache_ref.adapters.sglang_teller.ring import FULL_BYTES, Sent, Writer
 
 _KEYS_KEPT = 64
@@ -30,9 +30,6 @@ _NUMBER_BYTES = 8
 _SMALL = 512
 _SMALL_BYTES = _SMALL * _NUMBER_BYTES
 """Up to so many are part of a record; more have a place of their own in the ring."""
-
-_MANY_SLOTS = 1024
-"""So many are looked for among those sent for the same key before."""
 
 _FULL_SLOTS = FULL_BYTES // _NUMBER_BYTES
 _MARKED = 24
@@ -62,7 +59,6 @@ class Capture:
         self.place = 0
         """Where what was matched of the key recorded last is kept: its number, or one that is less than none."""
 
-        self._slots_kept: dict[int, torch.Tensor] = {}
         self._slots: list[torch.Tensor] = []
         self._slots_end = 0
         self._on_cpu = torch.device(engine.allocator.device).type == "cpu"
@@ -83,37 +79,17 @@ class Capture:
                 self.ring.is_full = True
         return begin, count
 
-    def key_slots(self, tensor: torch.Tensor, *, is_ours: bool) -> SentSlots:
-        """The first slot of each page of those that the key recorded last has; nobody changes them if they are ours."""
+    def firsts(self, tensor: torch.Tensor) -> Place:
+        """As `slots`, of the first slot of each page."""
+        return self.slots(tensor if self.size == 1 else tensor[:: self.size])
+
+    def firsts_now(self, tensor: torch.Tensor) -> Place | bytes:
+        """As `firsts`, of a tensor that may change at once: they are copied."""
         if self.size > 1:
             tensor = tensor[:: self.size]
-        count = tensor.numel()
-        if count < _MANY_SLOTS:
-            if is_ours:
-                return WHOLE, 0, self.slots(tensor)
-            if self._on_cpu and tensor.dtype is torch.int64 and tensor.is_contiguous():
-                return WHOLE, 0, string_at(tensor.data_ptr(), count * _NUMBER_BYTES)
-            return WHOLE, 0, self.slots(tensor.clone())
-        number, shared = self._latest[0], self._known_slots(tensor)
-        rest = tensor[shared:] if shared else tensor
-        if replaces(shared, rest.numel()):
-            if not is_ours:
-                tensor = tensor.clone()
-                rest = tensor[shared:]
-            self._slots_kept[number] = tensor
-        elif not is_ours:
-            rest = rest.clone()
-        return number, shared, self.slots(rest)
-
-    def _known_slots(self, tensor: torch.Tensor) -> int:
-        """With how many slots these begin that were sent for the same key before: all of those, or none."""
-        kept = self._slots_kept.get(self._latest[0])
-        if kept is None or kept.dtype is not tensor.dtype:
-            return 0
-        count, known = tensor.numel(), kept.numel()
-        if count < known:
-            return count if torch.equal(tensor, kept[:count]) else 0
-        return known if torch.equal(tensor if count == known else tensor[:known], kept) else 0
+        elif tensor.numel() <= _SMALL and tensor.dtype is torch.int64 and self._on_cpu and tensor.is_contiguous():
+            return string_at(tensor.data_ptr(), tensor.nbytes)
+        return self.slots(tensor.clone())
 
     def hand_over(self) -> None:
         """All that was recorded is the other process's. Raises Behind."""
@@ -171,10 +147,10 @@ class Capture:
             self._kept_tokens += tokens - known
             return number, 0, known, self._bytes(rest)
         self._ends.pop(number, None)
-        data = given.tobytes()
-        self._latest = self._kept[mark] = number, bytearray(data)
+        data = bytearray(given)
+        self._latest = self._kept[mark] = number, data
         self._kept_tokens += tokens - known
-        return number, 0, 0, self._bytes(data)
+        return number, 0, 0, self.ring.put(data)
 
     def _listed(self, given: list[int], tokens: int) -> SentKey:
         """The tokens of a list. The keys of a request have them in common as objects, and so are cheap to compare."""
@@ -211,7 +187,6 @@ class Capture:
             _, (number, old) = self._kept.popitem(last=False)
             self._kept_tokens -= len(old) // (1 if isinstance(old, list) else _NUMBER_BYTES)
             self._ends.pop(number, None)
-            self._slots_kept.pop(number, None)
         made = self._kept[mark] = number, nothing
         return made
 

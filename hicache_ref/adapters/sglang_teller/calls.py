@@ -12,7 +12,7 @@ from pydantic_core import to_json
 
 from hicache_ref.adapters.sglang_teller import lines
 from hicache_ref.adapters.sglang_teller.looking import OUTSIDE, Pools, SentNode, seen
-from hicache_ref.adapters.sglang_teller.nodes import CannotSay, Nodes, Place, SentKey, SentSlots, Shape
+from hicache_ref.adapters.sglang_teller.nodes import CannotSay, Nodes, Place, SentKey, Shape
 from hicache_ref.adapters.sglang_teller.ring import Span
 from hicache_ref.adapters.sglang_teller.tickets import Copies
 from hicache_ref.adapters.sglang_teller.writing import TraceWriter
@@ -108,10 +108,10 @@ class Calls:
 
     # -- match and lock ---------------------------------------------------------------------------------------------
 
-    def on_match(self, sent: SentSlots, place: int, hit: int, device: int, host: int) -> None:
+    def on_match(self, sent: Place, place: int, hit: int, device: int, host: int) -> None:
         """What was found of a key."""
         text, size = self.nodes.text, self.shape.page_size
-        firsts = self.nodes.matched[place] = self.nodes.key_slots(sent)
+        firsts = self.nodes.matched[place] = self.nodes.slots(sent)
         pages = to_json(self.device_pages(firsts))
         best = host if hit else device
         self.step(self._match(), lines.MATCHED % (pages, hit // size, text(device), text(host), text(best)))
@@ -136,7 +136,9 @@ class Calls:
 
     # -- insert -----------------------------------------------------------------------------------------------------
 
-    def on_insert(self, sent: SentSlots, path: Sequence[int] | int, chunked: bool, priority: int, known: int) -> None:
+    def on_insert(
+        self, sent: Place | bytes, path: Sequence[int] | int, chunked: bool, priority: int, known: int
+    ) -> None:
         """Pages were taken and filled, and are the tree's, but for duplicates."""
         text = self._key()
         start, pages = self._brought(sent, path)
@@ -153,9 +155,9 @@ class Calls:
         op = self._insert(name, text, start, chunked, priority)
         self.step(op, lines.told(b"inserted", prefix=prefix, given_back=given_back))
 
-    def _brought(self, sent: SentSlots, path: Sequence[int] | int) -> tuple[int, Pages]:
+    def _brought(self, sent: Place | bytes, path: Sequence[int] | int) -> tuple[int, Pages]:
         """How many of the pages are those that the tree had for the key, and the others."""
-        given, start, size = self.nodes.key_slots(sent), 0, self.shape.page_size
+        given, start, size = self.nodes.slots(sent), 0, self.shape.page_size
         if isinstance(path, int):
             parts = [self.nodes.matched[path]]
         else:

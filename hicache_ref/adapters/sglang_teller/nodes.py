@@ -31,15 +31,6 @@ Place = tuple[int, int]
 """Where among the slots handed over with a record some are, and how many."""
 
 
-SentSlots = tuple[int, int, Place | bytes]
-"""The number of a key, with how many slots sent for it before these begin, and the others or where they are."""
-
-
-def replaces(shared: int, others: int) -> bool:
-    """Whether slots that begin with so many earlier ones are those to which the next are compared."""
-    return 8 * others > shared
-
-
 class CannotSay(Exception):
     """The trace has no words for what happened; the text says what it was."""
 
@@ -77,7 +68,6 @@ class Nodes:
         """That of the call that is told next."""
 
         self._slots = array(_NUMBER)
-        self._key_slots: dict[int, Numbers] = {}
         self.matched: dict[int, Numbers] = {}
         """What the latest match found on device of a key, by the place that the server has for it."""
 
@@ -99,19 +89,12 @@ class Nodes:
         """The slots that the records until the next hand over are about."""
         self._slots = self._numbers(span)
 
-    def slots(self, place: Place) -> Numbers:
-        """The slots there."""
+    def slots(self, place: Place | bytes) -> Numbers:
+        """The slots there, or these."""
+        if isinstance(place, bytes):
+            return self._numbers(place)
         begin, count = place
         return self._slots[begin : begin + count]
-
-    def key_slots(self, sent: SentSlots) -> Numbers:
-        """The slots that were sent for a key."""
-        number, shared, place = sent
-        others = self._numbers(place) if isinstance(place, bytes) else self.slots(place)
-        made = self._key_slots[number][:shared] + others if shared else others
-        if number != WHOLE and replaces(shared, len(others)):
-            self._key_slots[number] = made
-        return made
 
     def _numbers(self, sent: Sent) -> Numbers:
         made = array(_NUMBER)

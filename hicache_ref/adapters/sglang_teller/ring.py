@@ -82,7 +82,7 @@ class Writer(_Ring):
         self._frame = _start(position, _FRAME_BYTES, self._size)
         self._next = self._frame + _FRAME_BYTES
 
-    def put(self, data: bytes) -> Span:
+    def put(self, data: bytes | bytearray) -> Span:
         """The bytes are in the ring. Raises Behind."""
         count = len(data)
         at = self.room(count)
