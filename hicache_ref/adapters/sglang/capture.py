@@ -3,7 +3,7 @@
 A server waits for this, so nothing is interpreted here: `sglang_teller` does that, in a process of its own.
 """
 
-import struct
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterator
 from ctypes import string_at
@@ -178,7 +178,11 @@ class Capture:
         return number, 0, 0, self._packed(given)
 
     def _packed(self, tokens: list[int]) -> Sent:
-        return self._bytes(struct.pack(f"{len(tokens)}q", *tokens))
+        try:
+            data = array("Q", tokens).tobytes()
+        except OverflowError:
+            data = array("q", tokens).tobytes()
+        return self._bytes(data)
 
     def _new_number(self, mark: int, nothing: Any) -> tuple[int, Any]:
         """The number of no key, and its tokens: none. The oldest is given up where there are too many."""

@@ -15,7 +15,7 @@ from mmap import MAP_POPULATE, MAP_SHARED, mmap
 from typing import Any
 
 RING_BYTES = 1 << 26
-FULL_BYTES = 1 << 18
+FULL_BYTES = 1 << 20
 """Of a frame that is to be handed over, if not before."""
 
 _HEAD_BYTES = 4096
