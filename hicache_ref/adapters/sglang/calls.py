@@ -48,10 +48,11 @@ class Calls:
         device, host = found.last_device_node, found.last_host_node
         first: Any = args[0] if args else None
         # From 0.5.9 on the key is one of the parameters; before, it is the argument itself.
-        capture.key(first.key if hasattr(first, "key") else given(args, named, "key"))
+        key = first.key if hasattr(first, "key") else given(args, named, "key")
+        capture.key(key)
         # Made for whoever asked, who only reads it.
         slots = found.device_indices
-        number = capture.matched(device, slots.numel())
+        number = capture.matched(key, device, slots.numel())
         ends = number, number if host is device else capture.node(host)
         sent = capture.firsts(slots)
         self.add((b"match", sent, capture.place, found.host_hit_length, *ends))

@@ -34,6 +34,21 @@ _SMALL_BYTES = _SMALL * _NUMBER_BYTES
 _FULL_SLOTS = FULL_BYTES // _NUMBER_BYTES
 _MARKED = 24
 _NOTHING = b""
+_NO_SPACE = None, None
+
+
+def _space(key: Any) -> tuple[Any, Any]:
+    """The namespace of the key."""
+    return getattr(key, "extra_key", None), getattr(key, "cache_salt", None)
+
+
+def _moved(slots: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The slots, all in the memory of the host: one copy moves those of them that are elsewhere."""
+    there = [each for each in slots if not each.is_cpu]
+    if not there:
+        return slots
+    moved = iter(torch.split(torch.cat(there).to("cpu"), [each.numel() for each in there]))
+    return [each if each.is_cpu else next(moved) for each in slots]
 
 
 class Capture:
@@ -55,7 +70,7 @@ class Capture:
         self._kept: OrderedDict[int, tuple[int, Any]] = OrderedDict()
         self._kept_tokens = 0
         self._latest: tuple[int, Any] = (WHOLE, None)
-        self._ends: dict[int, tuple[Any, Any, int, bytes]] = {}
+        self._ends: dict[int, tuple[Any, Any, int, bytes, tuple[Any, Any]]] = {}
         self.place = 0
         """Where what was matched of the key recorded last is kept: its number, or one that is less than none."""
 
@@ -98,7 +113,7 @@ class Capture:
         if count:
             span = ring.room(count * _NUMBER_BYTES), count * _NUMBER_BYTES
             there = torch.frombuffer(ring.place(span), dtype=torch.int64)
-            torch.cat(self._slots if self._on_cpu else [each.to("cpu") for each in self._slots], out=there)
+            torch.cat(self._slots if self._on_cpu else _moved(self._slots), out=there)
             self._slots.clear()
             self._slots_end = 0
             ring.records[:0] = b"slots", span
@@ -244,22 +259,24 @@ class Capture:
         self._on_host.clear()
         self._tokens_known = 0
 
-    def matched(self, node: Any, tokens: int) -> int:
+    def matched(self, key: Any, node: Any, tokens: int) -> int:
         """The number of the node on device where the match of the key recorded last ends, so deep; it is known."""
         latest = self._latest[1]
-        self._ends[self.place] = node, node.value, tokens, latest if isinstance(latest, bytes) else _NOTHING
+        began = latest if isinstance(latest, bytes) else _NOTHING
+        self._ends[self.place] = node, node.value, tokens, began, _space(key)
         return self.node(node)
 
     def path(self, key: Any, given: Any) -> list[int] | int:
         """As `_path`; or the place of the match, where its key went down as this one and its slots are still there."""
         end = self._ends.get(self.place)
         if end is not None:
-            node, slots, at, began = end
+            node, slots, at, began, space = end
             # What is locked is neither moved nor removed, nor is anything above it.
-            if node.value is slots and node.lock_ref > 0 and at <= len(given) and self._begins(began, at):
+            is_there = node.value is slots and node.lock_ref > 0
+            if is_there and at <= len(given) and self._begins(began, at) and space == _space(key):
                 if at == len(given):
                     return self.place
-                below = node.children.get(given[at] if self._is_plain(key) else self._child_key(key, at))
+                below = node.children.get(given[at] if self._is_plain(space) else self._child_key(key, at))
                 if below is None or below.value is None:
                     return self.place
         return self._path(key, given)
@@ -268,9 +285,9 @@ class Capture:
         """Whether the key begins with so many tokens of an earlier one; those under one number always do."""
         return self.place >= 0 or self._latest[1].startswith(earlier[: tokens * _NUMBER_BYTES])
 
-    def _is_plain(self, key: Any) -> bool:
-        """Whether nodes file their children under single tokens of this key."""
-        return self.size == 1 and getattr(key, "extra_key", None) is None and not getattr(key, "cache_salt", None)
+    def _is_plain(self, space: tuple[Any, Any]) -> bool:
+        """Whether nodes file their children under single tokens of keys of this namespace."""
+        return self.size == 1 and space == _NO_SPACE
 
     def _path(self, key: Any, given: Any) -> list[int]:
         """The nodes on device by which the key of these tokens goes down, by their first pages; their slots are known.
@@ -279,7 +296,7 @@ class Capture:
         """
         node, at, found, tokens = self.cache.root_node, 0, [], len(given)
         known, depths = self._on_device, self.depths
-        is_plain = self._is_plain(key)
+        is_plain = self._is_plain(_space(key))
         while at < tokens:
             node = node.children.get(given[at] if is_plain else self._child_key(key, at))
             if node is None:

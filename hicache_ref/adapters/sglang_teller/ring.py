@@ -138,12 +138,12 @@ class Writer(_Ring):
 
 
 class Reader(_Ring):
-    """The other end. The other end of the pipe `bell` is the writer's alone."""
+    """The other end. `rope` is the other end of the writer's pipe."""
 
-    def __init__(self, memory: int, bell: int, size: int) -> None:
+    def __init__(self, memory: int, rope: int, size: int) -> None:
         super().__init__(memory, size)
         self._waits = select.poll()
-        self._waits.register(bell, select.POLLIN)
+        self._waits.register(rope, select.POLLIN)
         self._at = 0
 
     def frames(self) -> Iterator[list[Any]]:
