@@ -314,7 +314,8 @@ class Recorder:
         """Nothing more is recorded; the trace says why, or `told`."""
         if self.ended is None:
             self._stop(why)
-            with suppress(Behind):
+            # Whatever that runs into, there is an end already, and the server is not to see another.
+            with suppress(Exception):
                 self._capture.hand_over()
             self._ring.end(told or why)
 
