@@ -46,30 +46,43 @@ class Calls:
         """A key, and what was found of it."""
         capture = self.capture
         device, host = found.last_device_node, found.last_host_node
-        self.match(args, named)
-        ends = capture.node(device), capture.node(host)
-        self.add((b"match", capture.slots(found.device_indices), found.host_hit_length, *ends))
+        first: Any = args[0] if args else None
+        # From 0.5.9 on the key is one of the parameters; before, it is the argument itself.
+        key = first.key if hasattr(first, "key") else given(args, named, "key")
+        capture.key(key)
+        # Made for whoever asked, who only reads it.
+        slots = found.device_indices
+        number = capture.matched(key, device, slots.numel())
+        ends = number, number if host is device else capture.node(host)
+        sent = capture.firsts(slots)
+        self.add((b"match", sent, capture.place, found.host_hit_length, *ends))
 
     def match(self, args: Args, named: Named) -> Args:
         """The key that was asked for is recorded."""
-        key = given(args, named, "key")
-        self.capture.key(key, self.capture.whole(key))
+        self.capture.key(given(args, named, "key"))
         return ()
 
     # -- insert -----------------------------------------------------------------------------------------------------
 
     def before_insert(self, args: Args, named: Named) -> Args | None:
         """The key's slots, and the nodes by which it goes down; it is recorded itself."""
-        key, value, capture = given(args, named, "key"), given(args, named, "value", 1), self.capture
+        first: Any = args[0] if args else named.get("params")
+        if hasattr(first, "value"):
+            key, value, chunked, priority = first.key, first.value, first.chunked, getattr(first, "priority", 0)
+        else:
+            key, value = given(args, named, "key"), given(args, named, "value", 1)
+            chunked, priority = given(args, named, "chunked", 2), given(args, named, "priority", 3)
         if value is None:
             raise CannotSay("an insert without device pages")
-        tokens = capture.whole(key)
+        capture = self.capture
+        tokens = capture.key(key)
         if not tokens:
             return None
-        capture.key(key, tokens)
-        chunked, priority = given(args, named, "chunked", 2), given(args, named, "priority", 3)
-        slots = capture.slots(value if len(value) == tokens else value[:tokens])
-        return slots, capture.path(key, tokens), bool(chunked), int(priority or 0)
+        count = len(tokens)
+        slots = value if value.numel() == count else value[:count]
+        # Whose these are may change them as soon as they are the tree's.
+        sent = capture.firsts_now(slots)
+        return sent, capture.path(key, tokens), bool(chunked), int(priority or 0)
 
     def after_insert(self, noted: Args | None, result: Any, args: Args, named: Named) -> None:
         """How many tokens were there."""

@@ -63,7 +63,7 @@ class Recorder:
         self._cache = engine.cache
         self._look_every, self._looking_share = look_every, looking_share
         self._next_look, self._looks_from = look_every, 0.0
-        self._made, self._next_hand_over = 0, CALLS_HELD
+        self._made, self._next_hand_over, self._taken = 0, CALLS_HELD, -1
         self._pass = False
         """Whether calls pass unrecorded: they are within another, or nothing is recorded any more."""
 
@@ -250,10 +250,11 @@ class Recorder:
             return
         calls, ring = self.calls, self._ring
         try:
-            if calls.waited:
-                calls.over()
+            has_closed = calls.waited and calls.over()
             after(noted, result, args, kwargs)
             calls.settle()
+            if has_closed:
+                calls.add((b"over",))
             self._made += 1
             if self._made >= self._next_look:
                 self._look()
@@ -266,9 +267,11 @@ class Recorder:
     def _hand_over(self) -> None:
         """What was recorded is the other process's."""
         self._next_hand_over = self._made + CALLS_HELD
-        self._capture.forget_some()
-        self._ring.flush()
-        said = self._teller.said()
+        self._capture.hand_over()
+        taken = self._ring.taken()
+        # To ask takes longer than most calls: while it works it has not ended.
+        said = self._teller.said() if taken == self._taken else None
+        self._taken = taken
         if said is not None:
             self._stop(said)
 
@@ -311,8 +314,9 @@ class Recorder:
         """Nothing more is recorded; the trace says why, or `told`."""
         if self.ended is None:
             self._stop(why)
-            with suppress(Behind):
-                self._ring.flush()
+            # Whatever that runs into, there is an end already, and the server is not to see another.
+            with suppress(Exception):
+                self._capture.hand_over()
             self._ring.end(told or why)
 
     def _stop(self, why: str) -> None:

@@ -33,7 +33,6 @@ class StoringCalls(Calls):
         self.untold: list[int] = []
         """Prefetches of which batches were read that the scheduler has not been told of."""
 
-        self._has_closed = False
         if self.cache.enable_storage:
             self._attached()
 
@@ -46,8 +45,8 @@ class StoringCalls(Calls):
         if self.threads.notes:
             self._catch_up()
 
-    def _close(self, *, within: bool) -> None:
-        """Those are recorded for which nobody waits any more."""
+    def _close(self, *, within: bool) -> bool:
+        """Those are recorded for which nobody waits any more; whether there are any."""
         waiting = self.cache.ongoing_prefetch
         closed = []
         for number in self.waited:
@@ -58,15 +57,15 @@ class StoringCalls(Calls):
         if closed:
             self.waited.difference_update(closed)
             self.add((b"closed", closed, within))
-            self._has_closed = within
             for number in closed:
                 operation = self._fetches[number][1]
                 if operation.host_indices is None or operation.__dict__.get("recorded_end"):
                     del self._fetches[number]
+        return bool(closed)
 
-    def over(self) -> None:
-        """A call has returned."""
-        self._close(within=True)
+    def over(self) -> bool:
+        """A call has returned; whether it is of interest when it is over."""
+        return self._close(within=True)
 
     def fetched(self) -> list[tuple[Any, ...]]:
         """Of each prefetch its pages, and how many of them are read."""
@@ -173,16 +172,9 @@ class StoringCalls(Calls):
 
     def after_poll(self, noted: None, result: Any, args: Args, named: Named) -> None:
         """The scheduler has looked: what it has learned of storage is recorded."""
-        super().settle()
+        self.settle()
         if self.drained or self.untold or self.threads.notes:
             self.tell_news()
-
-    def settle(self) -> None:
-        """As below; and that the call is over, if that is of interest."""
-        super().settle()
-        if self._has_closed:
-            self.add((b"over",))
-            self._has_closed = False
 
     def tell_news(self) -> None:
         """What a poll says is recorded, of copies and of storage."""

@@ -24,7 +24,7 @@ class Job(NamedTuple):
 
     memory: int
     size: int
-    bell: int
+    rope: int
     answer: int
     trace: int
     path: str
@@ -37,17 +37,17 @@ class Teller:
     def __init__(self, trace: int, path: str, shape: Shape, size: int = RING_BYTES) -> None:
         """It writes to the open file `trace`, which is its own from now on. Raises OSError."""
         memory = made_memory(size)
-        bell, rope = os.pipe()
+        rope, end = os.pipe()
         self._answer, answer = os.pipe()
-        job = Job(memory, size, bell, answer, trace, path, shape)
+        job = Job(memory, size, rope, answer, trace, path, shape)
         path = os.pathsep.join(filter(None, (str(Path(hicache_ref.__file__).parents[1]), os.environ.get("PYTHONPATH"))))
         subprocess.run(
             [sys.executable, "-m", "hicache_ref.adapters.sglang_teller", json.dumps(job)],
-            pass_fds=(memory, bell, answer, trace), env=os.environ | {"PYTHONPATH": path}, check=True,
+            pass_fds=(memory, rope, answer, trace), env=os.environ | {"PYTHONPATH": path}, check=True,
             stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
-        self.ring = Writer(memory, rope, size)
-        for each in (memory, bell, answer, trace):
+        self.ring = Writer(memory, end, size)
+        for each in (memory, rope, answer, trace):
             os.close(each)
         os.set_blocking(self._answer, False)
         self._said = b""

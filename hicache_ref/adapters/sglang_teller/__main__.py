@@ -20,7 +20,7 @@ _GONE = "the recorded process ended without closing the trace: what it did last 
 
 def tell(job: Job) -> str | None:
     """Everything handed over is in the trace; why that ends before its time, if it does."""
-    ring = Reader(job.memory, job.bell, job.size)
+    ring = Reader(job.memory, job.rope, job.size)
     writer = TraceWriter(job.trace, job.path)
     try:
         try:

@@ -12,8 +12,8 @@ from pydantic_core import to_json
 
 from hicache_ref.adapters.sglang_teller import lines
 from hicache_ref.adapters.sglang_teller.looking import OUTSIDE, Pools, SentNode, seen
-from hicache_ref.adapters.sglang_teller.nodes import CannotSay, Nodes, SentKey, Shape
-from hicache_ref.adapters.sglang_teller.ring import Sent
+from hicache_ref.adapters.sglang_teller.nodes import CannotSay, Nodes, Place, SentKey, Shape
+from hicache_ref.adapters.sglang_teller.ring import Span
 from hicache_ref.adapters.sglang_teller.tickets import Copies
 from hicache_ref.adapters.sglang_teller.writing import TraceWriter
 from hicache_ref.vocabulary.ids import Pages, TicketId
@@ -63,22 +63,26 @@ class Calls:
         """The key of the call that is told, as it is written."""
         return lines.key(self.nodes.key, self._extra)
 
-    def on_pages(self, number: int, slots: Sent) -> None:
-        """The node has these slots on device."""
-        self.nodes.device[number] = self.nodes.numbers(slots)
+    def on_slots(self, span: Span) -> None:
+        """Slots that the records after this one are about."""
+        self.nodes.take_slots(span)
 
-    def on_host_pages(self, number: int, slots: Sent) -> None:
+    def on_pages(self, number: int, slots: Place) -> None:
+        """The node has these slots on device."""
+        self.nodes.device[number] = self.nodes.slots(slots)
+
+    def on_host_pages(self, number: int, slots: Place) -> None:
         """The node has these slots on host."""
-        self.nodes.host[number] = self.nodes.numbers(slots)
+        self.nodes.host[number] = self.nodes.slots(slots)
 
     def on_forget(self) -> None:
         """Nodes that are named again are sent again."""
         self.nodes.forget()
 
-    def device_pages(self, sent: Sent) -> list[int]:
-        """The device pages that these slots are, which are whole pages."""
+    def device_pages(self, firsts: Sequence[int]) -> list[int]:
+        """The device pages that begin in these slots."""
         size, offset = self.shape.page_size, self.shape.device_offset
-        return [slot // size - offset for slot in self.nodes.numbers(sent)[::size]]
+        return [slot // size - offset for slot in firsts]
 
     # -- device pages outside the tree ------------------------------------------------------------------------------
 
@@ -104,10 +108,11 @@ class Calls:
 
     # -- match and lock ---------------------------------------------------------------------------------------------
 
-    def on_match(self, slots: Sent, hit: int, device: int, host: int) -> None:
+    def on_match(self, sent: Place, place: int, hit: int, device: int, host: int) -> None:
         """What was found of a key."""
         text, size = self.nodes.text, self.shape.page_size
-        pages = to_json(self.device_pages(slots))
+        firsts = self.nodes.matched[place] = self.nodes.slots(sent)
+        pages = to_json(self.device_pages(firsts))
         best = host if hit else device
         self.step(self._match(), lines.MATCHED % (pages, hit // size, text(device), text(host), text(best)))
 
@@ -131,10 +136,12 @@ class Calls:
 
     # -- insert -----------------------------------------------------------------------------------------------------
 
-    def on_insert(self, slots: Sent, path: Sequence[int], chunked: bool, priority: int, known: int) -> None:
+    def on_insert(
+        self, sent: Place | bytes, path: Sequence[int] | int, chunked: bool, priority: int, known: int
+    ) -> None:
         """Pages were taken and filled, and are the tree's, but for duplicates."""
         text = self._key()
-        start, pages = self._brought(slots, path)
+        start, pages = self._brought(sent, path)
         prefix = known // self.shape.page_size
         name = self.name("i").encode()
         if pages:
@@ -148,17 +155,20 @@ class Calls:
         op = self._insert(name, text, start, chunked, priority)
         self.step(op, lines.told(b"inserted", prefix=prefix, given_back=given_back))
 
-    def _brought(self, slots: Sent, path: Sequence[int]) -> tuple[int, Pages]:
+    def _brought(self, sent: Place | bytes, path: Sequence[int] | int) -> tuple[int, Pages]:
         """How many of the pages are those that the tree had for the key, and the others."""
-        given, start = self.nodes.numbers(slots)[:: self.shape.page_size], 0
-        for number in path:
-            theirs = self.nodes.device[number][:: self.shape.page_size]
+        given, start, size = self.nodes.slots(sent), 0, self.shape.page_size
+        if isinstance(path, int):
+            parts = [self.nodes.matched[path]]
+        else:
+            parts = [self.nodes.device[number][::size] for number in path]
+        for theirs in parts:
             mine = given[start : start + len(theirs)]
             if mine != theirs[: len(mine)]:
                 start += next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b)
                 break
             start += len(mine)
-        return start, tuple(self.device_pages(slots)[start:])
+        return start, tuple(self.device_pages(given[start:]))
 
     @staticmethod
     def _insert(name: bytes, text: bytes, start: int, chunked: bool, priority: int) -> bytes:
@@ -252,8 +262,8 @@ class Calls:
         if kind == b"match":
             return self._match()
         if kind == b"insert":
-            slots, path, chunked, priority = given
-            start, _ = self._brought(slots, path)
+            sent, path, chunked, priority = given
+            start, _ = self._brought(sent, path)
             return self._insert(self.name("i").encode(), self._key(), start, chunked, priority)
         if kind == b"load":
             number, quota, outside = given

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from hicache_ref.adapters.sglang_teller.nodes import Nodes, Shape
-from hicache_ref.adapters.sglang_teller.ring import Sent
+from hicache_ref.adapters.sglang_teller.nodes import Nodes, Place, Shape
 from hicache_ref.vocabulary.ids import Pages
 from hicache_ref.vocabulary.observation import Counts, Observation, Segment
 
 OUTSIDE = "outside"
 """The request that stands for whoever holds device pages that are not in the tree."""
 
-Pools = tuple[Sequence[Sent], Sequence[Sent], int, int]
+Pools = tuple[Sequence[Place], Sequence[Place], int, int]
 """Free device pages, as the allocator counts them; free host slots; evictable and protected tokens."""
 
 SentNode = tuple[int, int, bool, bool, bool]
@@ -21,8 +20,8 @@ def seen(shape: Shape, nodes: Nodes, pools: Pools, sent: Sequence[SentNode], que
          prefetches: Mapping[str, Pages]) -> Observation:  # fmt: skip
     """The cache at level tree. Device pages in no list and no segment are those of the one request `OUTSIDE`."""
     device, host, evictable, protected = pools
-    free_device = tuple(page - 1 for span in device for page in nodes.numbers(span))
-    free_host = tuple(page for span in host for page in _free(nodes.numbers(span), shape.page_size))
+    free_device = tuple(page - 1 for place in device for page in nodes.slots(place))
+    free_host = tuple(page for place in host for page in _free(nodes.slots(place), shape.page_size))
     segments = tuple(_segments(shape, nodes, sent))
     known = {page for each in segments for page in each.device or ()} | set(free_device)
     outside = tuple(page for page in range(shape.device_pages) if page not in known)

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from typing import NamedTuple, TypeAlias
 
 from hicache_ref.adapters.sglang_teller import lines
-from hicache_ref.adapters.sglang_teller.ring import Reader, Sent
+from hicache_ref.adapters.sglang_teller.ring import Reader, Sent, Span
 
 ROOT = -1
 """The number of the root."""
@@ -22,6 +22,13 @@ Numbers: TypeAlias = "array[int]"
 
 SentKey = tuple[int, int, int, Sent]
 """The number of a key sent before, where in it and how many tokens this one begins with, and its others."""
+
+
+LATEST = -2
+"""The number that the latest key has, if it has no other."""
+
+Place = tuple[int, int]
+"""Where among the slots handed over with a record some are, and how many."""
 
 
 class CannotSay(Exception):
@@ -60,6 +67,10 @@ class Nodes:
         self.key = array(_NUMBER)
         """That of the call that is told next."""
 
+        self._slots = array(_NUMBER)
+        self.matched: dict[int, Numbers] = {}
+        """What the latest match found on device of a key, by the place that the server has for it."""
+
         self._texts: OrderedDict[int, bytes] = OrderedDict()
         self._text_bytes = 0
         self.forget()
@@ -74,8 +85,18 @@ class Nodes:
         self._texts.clear()
         self._text_bytes = 0
 
-    def numbers(self, sent: Sent) -> Numbers:
-        """The numbers that were sent."""
+    def take_slots(self, span: Span) -> None:
+        """The slots that the records until the next hand over are about."""
+        self._slots = self._numbers(span)
+
+    def slots(self, place: Place | bytes) -> Numbers:
+        """The slots there, or these."""
+        if isinstance(place, bytes):
+            return self._numbers(place)
+        begin, count = place
+        return self._slots[begin : begin + count]
+
+    def _numbers(self, sent: Sent) -> Numbers:
         made = array(_NUMBER)
         made.frombytes(sent if isinstance(sent, bytes) else self._ring.bytes(sent))
         return made
@@ -83,7 +104,7 @@ class Nodes:
     def part(self, sent: SentKey) -> Numbers:
         """The tokens of a key."""
         number, begin, shared, others = sent
-        rest = self.numbers(others)
+        rest = self._numbers(others)
         return self._keys[number][begin : begin + shared] + rest if shared else rest
 
     def whole_pages(self, slots: Numbers, size: int, offset: int) -> tuple[int, ...]:

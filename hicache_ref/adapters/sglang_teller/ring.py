@@ -1,20 +1,21 @@
 """Shared memory by which a server hands over raw records to the process that writes its trace. It never waits.
 
 The memory is a ring of fixed size. The server puts bulky bytes into it where it meets them, and every so often all
-small records since the last time, in one piece: a frame. Positions count bytes since the beginning and only grow. A
-byte in a pipe wakes the reader; what was handed over outlives the server.
+small records since the last time, in one piece: a frame. Positions count bytes since the beginning and only grow. The
+reader looks every few milliseconds, for to wake it would cost the server more than most calls; a pipe whose other end
+closes tells it that there is no server any more. What was handed over outlives the server.
 """
 
-import ctypes
 import marshal
 import os
+import select
 from array import array
 from collections.abc import Iterator
 from mmap import MAP_POPULATE, MAP_SHARED, mmap
 from typing import Any
 
 RING_BYTES = 1 << 26
-FULL_BYTES = 1 << 18
+FULL_BYTES = 1 << 20
 """Of a frame that is to be handed over, if not before."""
 
 _HEAD_BYTES = 4096
@@ -25,6 +26,9 @@ _MARSHAL = 2
 """The version of the format that does not look for what it has written already."""
 
 _WORD = 8
+_LOOKS_MS = (1, 20)
+"""Between looks at an empty ring there are so many milliseconds: at first, and when nothing has come for long."""
+
 CLOSED = "closed"
 """What the writer says at a proper end."""
 
@@ -61,13 +65,11 @@ class _Ring:
 
 
 class Writer(_Ring):
-    """The server's end. `memory` is that of the ring, `bell` the end of a pipe by which its reader is woken."""
+    """The server's end. `memory` is that of the ring, `rope` the end of a pipe that is open for as long as this is."""
 
-    def __init__(self, memory: int, bell: int, size: int = RING_BYTES) -> None:
+    def __init__(self, memory: int, rope: int, size: int = RING_BYTES) -> None:
         super().__init__(memory, size)
-        self._bell = bell
-        os.set_blocking(bell, False)
-        self._first = ctypes.addressof(ctypes.c_char.from_buffer(self._map, _HEAD_BYTES))
+        self._rope = rope
         self._tail = 0
         self._begin_frame(0)
         self.is_full = False
@@ -80,21 +82,20 @@ class Writer(_Ring):
         self._frame = _start(position, _FRAME_BYTES, self._size)
         self._next = self._frame + _FRAME_BYTES
 
-    def put(self, data: Any) -> Span:
-        """The bytes of an object that shows them are in the ring. Raises Behind."""
-        count = len(data) * getattr(data, "itemsize", 1)
-        at = self._room(count)
-        self._bytes[at : at + count] = data if isinstance(data, bytes) else memoryview(data).cast("B")
+    def put(self, data: bytes | bytearray) -> Span:
+        """The bytes are in the ring. Raises Behind."""
+        count = len(data)
+        at = self.room(count)
+        self._bytes[at : at + count] = data
         return at, count
 
-    def put_from(self, address: int, count: int) -> Span:
-        """So many bytes from an address are in the ring. Raises Behind."""
-        at = self._room(count)
-        ctypes.memmove(self._first + at, address, count)
-        return at, count
+    def place(self, span: Span) -> memoryview:
+        """The bytes of the ring there, to be written to."""
+        at, count = span
+        return self._bytes[at : at + count]
 
-    def _room(self, count: int) -> int:
-        """Where in the ring there are `count` bytes, which are taken, so that the next begin at a word."""
+    def room(self, count: int) -> int:
+        """Where in the ring there are `count` bytes, which are taken; they begin at a word. Raises Behind."""
         start = _start(self._next + -self._next % _WORD, count, self._size)
         end = start + count
         if end - self._tail > self._size:
@@ -114,52 +115,53 @@ class Writer(_Ring):
         start = self._frame % self._size
         caught_up = self._words[_TAIL] == self._frame
         # What was written a moment ago is at hand: a ring that is not needed whole is not used whole.
-        again = caught_up and start > 2 * FULL_BYTES
+        again = caught_up and start > self._size // 4
         self._begin_frame(self._next + -self._next % (self._size if again else _WORD))
         self._bytes[start : start + _FRAME_BYTES].cast("Q")[:] = memoryview(array("Q", (at, count, self._frame)))
-        self._room(0)
+        self.room(0)
         self._words[_HEAD] = self._frame
-        self._ring_bell()
 
     def is_behind(self) -> bool:
         """Whether the reader has not come to the end of what was handed over."""
         return self._words[_TAIL] != self._words[_HEAD]
 
-    def _ring_bell(self) -> None:
-        try:
-            os.write(self._bell, b"!")
-        except BlockingIOError:
-            pass
-        except OSError:
-            raise Behind("the trace is incomplete: the process that writes it has gone") from None
+    def taken(self) -> int:
+        """Up to where the reader has come."""
+        return self._words[_TAIL]
 
     def end(self, why: str) -> None:
         """The reader knows that this is the end, and why. What was not handed over is not."""
         text = why.encode(errors="replace")[: _HEAD_BYTES - _WHY]
         self._map[_WHY : _WHY + len(text)] = text
         self._words[_WHY_BYTES] = len(text)
-        os.close(self._bell)
+        os.close(self._rope)
 
 
 class Reader(_Ring):
-    """The other end."""
+    """The other end. `rope` is the other end of the writer's pipe."""
 
-    def __init__(self, memory: int, bell: int, size: int) -> None:
+    def __init__(self, memory: int, rope: int, size: int) -> None:
         super().__init__(memory, size)
-        self._bell = bell
+        self._waits = select.poll()
+        self._waits.register(rope, select.POLLIN)
         self._at = 0
 
     def frames(self) -> Iterator[list[Any]]:
         """Each list of records that was handed over; it ends when the writer has. Spans are good until the next one."""
-        open_ = True
+        shortest, longest = _LOOKS_MS
+        open_, pause = True, shortest
         while True:
             head = self._words[_HEAD]
+            if self._at < head:
+                pause = shortest
             while self._at < head:
                 yield self._frame()
                 self._words[_TAIL] = self._at
             if not open_ and self._at >= self._words[_HEAD]:
                 return
-            open_ = open_ and bool(os.read(self._bell, 1 << 12))
+            # The writer says nothing through the pipe: what can be read there is its end.
+            open_ = open_ and not self._waits.poll(pause)
+            pause = min(2 * pause, longest)
 
     def _frame(self) -> list[Any]:
         start = self._at % self._size
