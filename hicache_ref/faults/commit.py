@@ -13,6 +13,9 @@ from hicache_ref.vocabulary.outcomes import Done, Polled, Progressed
 SELECTIVE: Mapping[str, RuleValue] = {"write_policy": "write_through_selective"}
 """Rules under which a node has no host copy when it is computed."""
 
+TAIL_STAYS: Mapping[str, RuleValue] = {"read_tail": "end_applied"}
+"""Rules under which a poll gives up what was not read."""
+
 
 class _WhoAsked(Model):
     """The healthy model, which also knows for whom a closed prefetch was opened."""
@@ -323,7 +326,7 @@ class LateEndIsCached(Model):
         return committed
 
 
-@plant_in_storage("tail-released-twice", "K2", "R14", "SG-13483", expected="HC-PAGE-01")
+@plant_in_storage("tail-released-twice", "K2", "R14", "SG-13483", expected="HC-PAGE-01", rules=TAIL_STAYS)
 class TailReleasedTwice(Model):
     """The pages that were not read go free, and wait for release as well.
 
@@ -339,7 +342,7 @@ class TailReleasedTwice(Model):
             self._queue(tuple(page for page in record.pages if owner[page] == FREE))
 
 
-@plant_in_storage("empty-read-leaks", "K1", "SG-8901a", expected="HC-PAGE-04")
+@plant_in_storage("empty-read-leaks", "K1", "SG-8901a", expected="HC-PAGE-04", rules=TAIL_STAYS)
 class EmptyReadLeaks(Model):
     """A closed prefetch for which nothing at all was read is over, and its pages stay with it.
 

@@ -11,7 +11,9 @@ from hicache_ref.vocabulary.outcomes import Done
 # -- matches and splits ---------------------------------------------------------------------------------------------
 
 
-@plant_in_hybrid("match-ends-with-kv", "K14", "SG-25088", expected=("HC-STATE-03", "HC-MATCH-02", "HC-LOCK-02"))
+@plant_in_hybrid(
+    "match-ends-with-kv", "K14", "SG-25088", expected=("HC-STATE-03", "HC-STATE-24", "HC-MATCH-02", "HC-LOCK-02")
+)
 class MatchEndsWithKv(Model):
     """A match ends where KV ends, with or without a state there.
 

@@ -100,7 +100,10 @@ class TombstoneLosesHostState(Model):
             super().drop_state(node, STATE_HOST)
 
 
-@plant_in_hybrid("locked-leaf-loses-state-and-kv", "K15", "D8b", expected=("HC-LOCK-03", "HC-STATE-09"))
+@plant_in_hybrid(
+    "locked-leaf-loses-state-and-kv", "K15", "D8b", expected=("HC-LOCK-03", "HC-STATE-09"),
+    rules={"lock_state": "there"},
+)  # fmt: skip
 class LockedLeafLosesStateAndKv(Model):
     """An unlocked state at a leaf is evicted with the KV, although the KV is locked: the state came after the lock.
 
@@ -117,6 +120,7 @@ class LockedLeafLosesStateAndKv(Model):
                 self.evict_device_leaf(node)
             if tally.given() >= count:
                 break
+        self.protect_no_more()
         return tally.end()
 
 

@@ -200,7 +200,7 @@ class FailureTakenForSuccess(Model):
         return super().apply_write(name)
 
 
-@plant_in_storage("cleared-write-believed", "K12", OWN, expected="HC-LIFE-09")
+@plant_in_storage("cleared-write-believed", "K12", OWN, expected=("HC-LIFE-09", "HC-STORE-12"))
 class ClearedWriteBelieved(Model):
     """What a write had put before storage was emptied is believed to be there when the write ends."""
 

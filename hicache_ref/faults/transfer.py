@@ -141,7 +141,7 @@ class UnwrittenSourceAccepted(Model):
         return False
 
 
-@plant("failed-backup-drops-node", "K4", OWN, expected="HC-XFER-12")
+@plant("failed-backup-drops-node", "K4", OWN, expected=("HC-XFER-12", "HC-EVICT-03"))
 class FailedBackupDropsNode(Model):
     """A resident node whose backup failed leaves the tree, device copy and all."""
 

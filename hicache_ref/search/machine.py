@@ -43,7 +43,10 @@ ENABLED: dict[str, Callable[[State], object]] = {
     "go_on": lambda state: STATE_DEVICE in state.pools,
     "topple": lambda state: STATE_DEVICE in state.pools,
     "write_backup": lambda state: len(state.nodes) > 1 and state.policy != "write_back",
-    "load_back": lambda state: any(node.device is None for node in state.nodes.values()),
+    "load_back": lambda state: any(
+        node.device is None or (STATE_DEVICE in state.pools and STATE_DEVICE not in node.at)
+        for node in state.nodes.values()
+    ),
     "copy_done": lambda state: any(ticket.good is None for ticket in state.tickets.values()),
     "copy_failed": lambda state: any(ticket.good is None for ticket in state.tickets.values()),
     "poll": lambda state: any(ticket.good is not None for ticket in state.tickets.values()),
