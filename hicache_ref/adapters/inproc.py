@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from hicache_ref.adapters.failures import ImplementationFailed
 from hicache_ref.vocabulary.adapter import AdapterError, Description
 from hicache_ref.vocabulary.observation import OBSERVATION, Level, Observation
-from hicache_ref.vocabulary.operations import HYBRID_FIELDS, Operation
+from hicache_ref.vocabulary.operations import SPECIAL_FIELDS, Operation
 from hicache_ref.vocabulary.outcomes import OUTCOME, Outcome
 from hicache_ref.vocabulary.profile import Profile
 
@@ -56,9 +56,9 @@ class InProcess:
         """The method has returned this. Raises ImplementationFailed for no outcome, and what the method raises."""
         method = self._method(operation.op)
         fields = {name: getattr(operation, name) for name in type(operation).model_fields if name != "op"}
-        hybrid = HYBRID_FIELDS.get(operation.op)
-        if hybrid is not None and fields[hybrid] == type(operation).model_fields[hybrid].default:
-            del fields[hybrid]  # an object that knows no states need not know of it
+        special = SPECIAL_FIELDS.get(operation.op)
+        if special is not None and fields[special] == type(operation).model_fields[special].default:
+            del fields[special]  # an object that knows no states, or no ranks, need not know of it
         returned = method(**fields)
         try:
             return OUTCOME.validate_python(returned)

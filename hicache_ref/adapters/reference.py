@@ -64,6 +64,7 @@ class ReferenceAdapter:
             page_sizes=(1, 2, 4),
             draft=True,
             hybrid="drawn",
+            peers=True,
         )
 
     def reset(self, profile: Profile) -> None:

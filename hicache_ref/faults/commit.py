@@ -155,24 +155,24 @@ class ClosedKeepsItsMark(Model):
 class CommitBeforePoll(Model):
     """A commit takes pages that no poll has applied, of which other ranks know nothing."""
 
-    def _commit(self, record: Prefetch) -> None:
+    def _commit(self, record: Prefetch, agreed: int | None = None) -> None:
         """All that is in place is known."""
         if isinstance(record, PrefetchReading | PrefetchEnded):
             record = record.model_copy(update={"known": record.done})
             self.storage.records[record.id] = record
-        super()._commit(record)
+        super()._commit(record, agreed)
 
 
 @plant_in_storage("commit-without-anchor", "K4", "SG-30106", expected=("HC-BACKUP-01", "HC-PREF-07"))
 class CommitWithoutAnchor(Model):
     """Fetched pages are hung below an anchor that has lost its host copy."""
 
-    def _commit(self, record: Prefetch) -> None:
+    def _commit(self, record: Prefetch, agreed: int | None = None) -> None:
         """As long as it is in the tree."""
         anchor = self.state.nodes.get(record.anchor)
         lost = anchor is not None and anchor.id != ROOT and anchor.host is None
         if anchor is None or not lost or (record.extra, record.key[0]) in anchor.children:
-            super()._commit(record)
+            super()._commit(record, agreed)
             return
         pages = self._close(record.id)
         self.storage.loaded.pop(str(record.rid), None)
@@ -213,18 +213,18 @@ class CommitForgetsNamespace(Model):
     SGLang: a prefetch that begins at the root inserts without the extra key.
     """
 
-    def _commit(self, record: Prefetch) -> None:
+    def _commit(self, record: Prefetch, agreed: int | None = None) -> None:
         """Below the root there is none."""
-        super()._commit(record.model_copy(update={"extra": None}) if record.anchor == ROOT else record)
+        super()._commit(record.model_copy(update={"extra": None}) if record.anchor == ROOT else record, agreed)
 
 
 @plant_in_storage("cleared-read-believed", "K12", OWN, expected="HC-LIFE-09")
 class ClearedReadBelieved(Model):
     """What was read before storage was emptied is believed to be there when it is committed."""
 
-    def _commit(self, record: Prefetch) -> None:
+    def _commit(self, record: Prefetch, agreed: int | None = None) -> None:
         """It has not heard of it."""
-        super()._commit(record.model_copy(update={"cleared": False}))
+        super()._commit(record.model_copy(update={"cleared": False}), agreed)
 
 
 @plant_in_storage("all-counts-as-new", "K10", OWN, expected="HC-PREF-12")

@@ -71,13 +71,13 @@ class StateOfLongerPrefix(Model):
     same.
     """
 
-    def _commit(self, record: Prefetch) -> None:
+    def _commit(self, record: Prefetch, agreed: int | None = None) -> None:
         """The state goes with whatever there is."""
         known = record.known if isinstance(record, PrefetchReading | PrefetchEnded) else 0
         if 0 < known < len(record.pages):
             cut = {"pages": record.pages[:known], "hashes": record.hashes[:known], "key": record.key[:known]}
             record = at_stage(PrefetchEnded, record, **cut, done=known, known=known, has_state=True)
-        super()._commit(record)
+        super()._commit(record, agreed)
 
 
 @_plant("fetched-without-its-state", "K5", "D32", expected=("HC-STATE-31", "HC-STATE-07"))
@@ -87,13 +87,13 @@ class FetchedWithoutItsState(Model):
     SGLang's hybrid cache keeps leaves without state on both tiers.
     """
 
-    def _commit(self, record: Prefetch) -> None:
+    def _commit(self, record: Prefetch, agreed: int | None = None) -> None:
         """KV is enough."""
         whole = isinstance(record, PrefetchEnded) and record.known == len(record.pages)
         if not whole or record.has_state:  # type: ignore[union-attr]
-            super()._commit(record)
+            super()._commit(record, agreed)
             return
-        super()._commit(record.model_copy(update={"has_state": True, "states": ()}))
+        super()._commit(record.model_copy(update={"has_state": True, "states": ()}), agreed)
         self.release(STATE_HOST, record.states)
 
 

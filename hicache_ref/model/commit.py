@@ -22,8 +22,9 @@ class CommitRules(PrefetchRules):
     """The scheduler's side of a prefetch. Only here, and in polls, a page of one is freed."""
 
     def requires_progress(self, op: ops.Progress) -> Invalid | None:
-        """Any request may ask."""
-        return None
+        """Any request may ask; the ranks agree here where no poll has agreed on what is known."""
+        agrees = op.agreed is None or (op.agreed >= 0 and self.rules.prefetch_commit == "progress")
+        return None if agrees else Invalid(why="the ranks cannot have agreed on this here")
 
     def on_progress(self, op: ops.Progress) -> Progressed:
         """Whether the request may go on; what the scheduler knows to be read is then in the tree (HC-PREF-10)."""
@@ -37,7 +38,7 @@ class CommitRules(PrefetchRules):
                 storage.records[name] = record
             if not self.may_stop(record, op.now):
                 return Progressed(done=False)
-            self._commit(record)
+            self._commit(record, op.agreed)
             self._retire(name)
         # tell
         return Progressed(done=True, loaded=storage.loaded.pop(op.rid, 0))
@@ -123,15 +124,21 @@ class CommitRules(PrefetchRules):
         else:
             self.release(KV_HOST, pages)
 
-    def _commit(self, record: Prefetch) -> None:
+    def _commit(self, record: Prefetch, agreed: int | None = None) -> None:
         """What is known to be read hangs below the anchor; what was there already is given back (HC-PREF-07).
 
-        If the anchor left the tree or lost its host copy, all of it is given back: never a gap.
+        What the ranks have not agreed on is given up (HC-PREF-20). If the anchor left the tree or lost its host copy,
+        all of it is given back: never a gap.
         """
         assert record.rid is not None
         rid, hashes = record.rid, record.hashes
         whole = isinstance(record, PrefetchEnded) and record.known == len(record.pages) and record.has_state
+        whole = whole and (agreed is None or agreed >= len(record.pages))
         pages = self._close(record.id, with_state=whole)
+        if agreed is not None and agreed < len(pages):
+            self.facts.append("agreed_on_less")
+            self._give_up(pages[agreed:])
+            pages = pages[:agreed]
         self.storage.loaded.pop(rid, None)
         anchor = self.state.nodes.get(record.anchor)
         if anchor is not None and self.rules.commit_stamps_anchor and self._had_pages(record):

@@ -214,6 +214,7 @@ class Campaign:
             attach_first=self.description.storage_from_start,
             first_only=self.description.storage_order == "first",
             one_backend=self.description.one_backend,
+            peers=self.description.peers,
             leaves_out=partial(self._leaves_out, lockstep),
         )
         found: Finding | None = None

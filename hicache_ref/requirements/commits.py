@@ -78,7 +78,7 @@ def _stay_with_io(change: Change[Any, Any], record: Prefetch, known: int) -> Non
 
 
 def committed(change: Change[Any, Any]) -> Iterator[tuple[Prefetch, int]]:
-    """The prefetches that the step committed, each with how many of its pages were known to be read."""
+    """The prefetches that the step committed, each with how many of its pages were known to be read and agreed on."""
     before, told, op = change.before.storage, change.told, change.op
     if isinstance(told, Polled):
         for record in map(before.prefetch, told.committed):
@@ -87,7 +87,8 @@ def committed(change: Change[Any, Any]) -> Iterator[tuple[Prefetch, int]]:
     elif isinstance(told, Progressed) and told.done and op.rid in before.open:
         record = before.prefetch(before.open[op.rid])
         if record is not None:
-            yield record, record.known if isinstance(record, Reading) else 0
+            known = record.known if isinstance(record, Reading) else 0
+            yield record, known if op.agreed is None else min(known, op.agreed)
 
 
 def is_whole(view: View, record: Prefetch, known: int) -> bool:
@@ -114,7 +115,22 @@ def commit_leaves_no_gap(change: Change[ops.Progress | ops.Poll, Progressed | Po
             turned_away = turned_away or (row.device is not None and there is None and not after.rules.commit_adopts)
             if mine if lost else there is None and not turned_away:
                 raise Broken.because(f"{record.id} is committed {'without its anchor' if lost else 'with a gap'}")
-        _stay_with_io(change, record, known)
+        _stay_with_io(change, record, max(known, record.known) if isinstance(record, Reading) else 0)
+    return judged
+
+
+@step("HC-PREF-20", "progress")
+def agreed_and_no_more(change: Change[ops.Progress, Progressed]) -> int:
+    """What this rank knows to be read, and the ranks have not agreed on, is given up."""
+    after, judged = change.after, 0
+    for record, known in committed(change):
+        if not isinstance(record, Reading) or known == record.known:
+            continue
+        judged += 1
+        surplus = record.pages[known : record.known]
+        goes_to = ("queue", "") if after.rules.give_back == "queued" else FREE
+        if any(after.host.held.get(page) != goes_to for page in surplus):
+            raise Broken.because(f"{known} pages of {record.id} were agreed on, and {surplus} are not {goes_to[0]}")
     return judged
 
 

@@ -45,6 +45,7 @@ FACT.update(
         "aborted_while_answered": "HC-PREF-61",
         "aborted_while_reading": "HC-PREF-62",
         "aborted_while_ended": "HC-PREF-63",
+        "agreed_on_less": "HC-PREF-73",
     }
 )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hicache_ref.model.records import BackupWriting, PrefetchReading
 from hicache_ref.search.alphabet import copy_failed, forward_done, forward_for, insert_of, load_back, poll
 from hicache_ref.search.drawing import REQUESTS, Composite, Drawing
-from hicache_ref.search.storing import answer, attach, batch, query_done, read_done, record_at
+from hicache_ref.search.storing import answer, ask, attach, batch, query_done, read_done, record_at
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Operation
@@ -106,7 +106,7 @@ def _next_end(d: Drawing) -> Operation | None:
     if ended:
         return _apply_all(ended)
     for rid in storage.open:
-        return ops.Progress(rid=rid, now=d.now)
+        return ask(d, rid)
     return None
 
 
@@ -208,8 +208,8 @@ def fetch(d: Drawing) -> Iterator[Operation]:
         if op is not None:
             yield op
         if d.rng.random() < 0.2:
-            yield ops.Progress(rid=rid, now=d.now)
-    yield ops.Progress(rid=rid, now=d.now)
+            yield ask(d, rid)
+    yield ask(d, rid)
 
 
 def _attached(d: Drawing) -> Iterator[Operation]:
@@ -242,10 +242,10 @@ def overtake(d: Drawing) -> Iterator[Operation]:
     yield ops.Prefetch(rid=rid, key=key, now=d.now)
     yield from _fetching(d, rid, d.rng.randint(1, 4))
     for _ in range(d.rng.choice((0, 0, 4))):
-        yield ops.Progress(rid=rid, now=d.now)
+        yield ask(d, rid)
     yield from request_for(d, key)
     yield from _fetching(d, rid, d.rng.randint(1, 4))
-    yield ops.Progress(rid=rid, now=d.now)
+    yield ask(d, rid)
 
 
 def collide(d: Drawing) -> Iterator[Operation]:
@@ -265,7 +265,7 @@ def collide(d: Drawing) -> Iterator[Operation]:
         yield batch(d, ops.ReadDone, reading, good=1.0)
     yield from request_for(d, key)
     yield ops.Poll(reads=8)
-    yield ops.Progress(rid=rid, now=d.now)
+    yield ask(d, rid)
 
 
 def come_back(d: Drawing) -> Iterator[Operation]:
@@ -274,14 +274,14 @@ def come_back(d: Drawing) -> Iterator[Operation]:
     rid = d.rng.choice(REQUESTS[:2])
     yield ops.Prefetch(rid=rid, key=d.key(), now=d.now)
     yield from _fetching(d, rid, d.rng.randint(1, 3))
-    yield ops.Abort(rid=rid) if d.rng.random() < 0.7 else ops.Progress(rid=rid, now=d.now)
+    yield ops.Abort(rid=rid) if d.rng.random() < 0.7 else ask(d, rid)
     yield ops.Prefetch(rid=rid, key=d.key(), now=d.now)
     yield from _fetching(d, rid, d.rng.randint(0, 2))
     old = record_at(d, "reading")
     if isinstance(old, PrefetchReading):
         yield batch(d, ops.ReadDone, old)
     yield ops.Poll(answers=1, reads=2)
-    yield ops.Progress(rid=rid, now=d.now)
+    yield ask(d, rid)
 
 
 def stake(d: Drawing) -> Iterator[Operation]:
@@ -304,7 +304,7 @@ def stake(d: Drawing) -> Iterator[Operation]:
         yield ops.CopyFailed(ticket=ticket) if d.rng.random() < 0.7 else ops.CopyDone(ticket=ticket)
     yield ops.Poll(backups=2)
     yield ops.Poll(reads=3)
-    yield ops.Progress(rid=rid, now=d.now)
+    yield ask(d, rid)
 
 
 def grow(d: Drawing) -> Iterator[Operation]:

@@ -29,6 +29,9 @@ class Drawing:
     one_backend: bool = False
     """No backend but the first can be attached."""
 
+    peers: bool = False
+    """Ranks may know of fewer pages read than this one does."""
+
     told: list[Key] = field(default_factory=list)
     """Keys that were inserted, for asking again."""
 

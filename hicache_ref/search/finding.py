@@ -9,6 +9,7 @@ from hicache_ref.vocabulary.choices import Choice
 from hicache_ref.vocabulary.operations import Operation
 
 _PLACE_CHARACTERS = 120
+_NAMED = re.compile(r"\[.*?\]|\S*\d\S*")
 
 Source = Literal["requirement", "difference", "crash", "oracle"]
 
@@ -46,9 +47,13 @@ class Finding:
         return other is not None and self.identity == other.identity
 
     @property
-    def identity(self) -> tuple[str, str, tuple[str, ...], str | None]:
-        """What must stay when a trace is made smaller: requirement, operation, outcomes, place of a crash."""
-        return self.requirement, self.operation, self.outcomes, self.raised
+    def identity(self) -> tuple[str, str, tuple[str, ...], str | None, str]:
+        """What must stay when a trace is made smaller: requirement, operation, outcomes, place of a crash, words.
+
+        Words are those of a difference up to the first colon, without keys and numbers: they say what differed.
+        """
+        words = _NAMED.sub("#", self.text.partition(":")[0]) if self.source == "difference" else ""
+        return self.requirement, self.operation, self.outcomes, self.raised, words
 
 
 class Found(Exception):

@@ -78,7 +78,17 @@ def batch(
 def progress(d: Drawing) -> Operation | None:
     """A request asks whether it may go on."""
     rid = d.pick(list(d.model.state.storage.open)) if d.rng.random() < 0.9 else d.rng.choice(REQUESTS)
-    return ops.Progress(rid=rid, now=d.now) if rid else None
+    return ask(d, rid) if rid else None
+
+
+FEWER_SHARE = 0.15
+"""How often another rank knows of fewer pages read."""
+
+
+def ask(d: Drawing, rid: str) -> Operation:
+    """The request asks whether it may go on; now and then the ranks agree on a few pages only."""
+    fewer = d.peers and d.model.rules.prefetch_commit == "progress" and d.rng.random() < FEWER_SHARE
+    return ops.Progress(rid=rid, now=d.now, agreed=d.rng.randint(0, 2) if fewer else None)
 
 
 def abort(d: Drawing) -> Operation | None:

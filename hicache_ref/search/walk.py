@@ -72,6 +72,9 @@ class Plan:
     one_backend: bool = False
     """No backend but the first can be attached; another is only asked for where one is, to be refused."""
 
+    peers: bool = False
+    """Other ranks may know of fewer pages read."""
+
     leaves_out: Callable[[Operation], bool] = lambda op: False
     """Whether a valid step is not to be made, as it stands before it."""
 
@@ -95,6 +98,7 @@ class Walk:
             namespaces=plan.namespaces,
             first_only=plan.first_only,
             one_backend=plan.one_backend,
+            peers=plan.peers,
         )
         useful = [kind for kind in COMPOSITE if NEEDED.get(kind, "take_pages") in operations]
         once = {"attach"} if plan.attach_first else set()

@@ -62,6 +62,9 @@ class Description(Frozen):
     one_backend: bool = False
     """Whether only one kind of backend can be attached."""
 
+    peers: bool = False
+    """Whether its ranks agree, when a request asks to go on, on how many of the pages read they all have."""
+
     events: bool = False
 
     @property

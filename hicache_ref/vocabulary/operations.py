@@ -221,11 +221,15 @@ class WriteDone(Frozen):
 
 
 class Progress(Frozen):
-    """The scheduler asks whether the request may go on; `now` in milliseconds (upstream: check_prefetch_progress)."""
+    """The scheduler asks whether the request may go on; `now` in milliseconds (upstream: check_prefetch_progress).
+
+    Of what this rank knows to be read the ranks have agreed on the first `agreed` pages; None: on all.
+    """
 
     op: Literal["progress"] = "progress"
     rid: RequestId
     now: int = 0
+    agreed: int | None = None
 
 
 class Abort(Frozen):
@@ -327,5 +331,7 @@ STORAGE_OPERATIONS = frozenset(
 STATE_OPERATIONS = frozenset({"evict_state", "evict_host_state"})
 """Operations that need a hybrid model."""
 
-HYBRID_FIELDS = {"take_pages": "prefix", "load_back": "rid", "read_done": "state", "write_done": "states"}
-"""The fields of operations that say something in hybrid models only."""
+SPECIAL_FIELDS = {
+    "take_pages": "prefix", "load_back": "rid", "read_done": "state", "write_done": "states", "progress": "agreed",
+}  # fmt: skip
+"""The fields of operations that say something in hybrid models only, or of more than one rank."""

@@ -175,6 +175,15 @@ def a_commit_leaves_the_last_page_out() -> Told:
     return world, *world.seen(Poll(reads=1))
 
 
+@broken_steps.broken("HC-PREF-20")
+def pages_that_another_rank_lacks_are_kept() -> Told:
+    world, record = reading(prefetch_commit="progress")
+    world.do(ReadDone(id=record.id, pages=2), Poll(reads=1))
+    commit = world.model._commit
+    world.model._commit = lambda record, agreed: commit(record)  # type: ignore[method-assign]
+    return world, *world.seen(Progress(rid="q", agreed=1))
+
+
 # -- polls ------------------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ import torch
 
 from hicache_ref.adapters.sglang_hiradix.importing import PACKAGE
 from hicache_ref.adapters.sglang_hiradix.pages import LAYERS, Slots
-from hicache_ref.adapters.sglang_hiradix.substitutes import SERVER_ARGS
+from hicache_ref.adapters.sglang_hiradix.substitutes import PEER, SERVER_ARGS
 from hicache_ref.adapters.sglang_hiradix.traits import Traits, found
 from hicache_ref.vocabulary.ids import Pages
 from hicache_ref.vocabulary.keys import Key, pages_of, tokens_of
@@ -24,6 +24,7 @@ _CACHE = f"{PACKAGE}.srt.mem_cache"
 _FOLDER_SETTING = "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"
 _NO_MAXIMUM_SECONDS = 1e12
 _ANY_RATIO = 2.0
+_TWO_RANKS = 2
 
 
 class Clock(types.ModuleType):
@@ -149,6 +150,7 @@ class Engine:
     def _follow_profile(self, settings: StorageSettings | None) -> None:
         """What a release has no setting for is as the profile says, as far as it is a number of upstream's own."""
         cache, sizes, rules = self.cache, self.profile.sizes, self.profile.rules
+        cache.tp_world_size = _TWO_RANKS
         cache.load_back_threshold = sizes.load_back_threshold
         strategy: Any = getattr(cache, "eviction_strategy", None)
         if hasattr(strategy, "protected_threshold"):
@@ -276,9 +278,10 @@ class Engine:
             **{name: value for name, value in given.items() if name in known},
         )  # fmt: skip
 
-    def progress(self, rid: str, seconds: float) -> bool:
-        """Whether the request may go on at this time."""
+    def progress(self, rid: str, seconds: float, agreed: int | None) -> bool:
+        """Whether the request may go on at this time; the other rank has `agreed` pages at most, if that is said."""
         self.clock.now = None
+        PEER.tokens = None if agreed is None else agreed * self.page_size
         judge = self.cache.can_terminate_prefetch
 
         def judged(operation: Any) -> Any:
@@ -292,6 +295,7 @@ class Engine:
         try:
             return bool(self.cache.check_prefetch_progress(self.handle(rid)))
         finally:
+            PEER.tokens = None
             del self.cache.can_terminate_prefetch
 
     def attach(self, backend: str, settings: StorageSettings) -> str | None:

@@ -50,6 +50,7 @@ def describe(traits: Traits, version: str, *, storage: bool, events: bool) -> De
         storage_order="first",
         matches_first=traits.allocates_before,
         one_backend=True,
+        peers=not traits.acknowledges_batches,
         events=events,
     )
 

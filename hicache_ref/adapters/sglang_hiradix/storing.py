@@ -135,7 +135,7 @@ class StoringCaller(Caller):
         cache = self.engine.cache
         self.watch.inserted = None
         since = next((fetch.since for fetch in self.books.fetches.values() if self._is_its(fetch, op.rid)), op.now)
-        done = self.engine.progress(op.rid, (op.now - since) / _MILLISECONDS)
+        done = self.engine.progress(op.rid, (op.now - since) / _MILLISECONDS, op.agreed)
         self._forget_closed()
         if not done:
             return Progressed(done=False)

@@ -303,6 +303,16 @@ def _fields_init(self: Any, *args: Any, **given: Any) -> None:
 THIRD_PARTY = {"msgspec": _msgspec, "numpy": _numpy, "psutil": _psutil}
 
 
+PEER = Bag()
+"""The other rank: it does what this one does, but that it has read `tokens` tokens at most, where that is a number."""
+
+
+def _all_reduce(tensor: torch.Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> None:
+    """Both ranks have what they agree on; all but one number they have in common anyway."""
+    if PEER.tokens is not None and op == torch.distributed.ReduceOp.MIN:
+        tensor.clamp_(max=PEER.tokens)
+
+
 def _as_bytes(tensor: torch.Tensor) -> Any:
     """The memory of a CPU tensor of bytes, as an object with a buffer and a method `tofile`."""
     kind: Any = type("Bytes", (ctypes.c_uint8 * tensor.numel(),), {"tofile": _to_file, "tensor": None})
@@ -317,7 +327,10 @@ def _to_file(view: Any, path: str) -> None:
 
 
 def replace_cuda() -> None:
-    """torch's CUDA names are those of a device that orders everything, and there is one process group of one rank."""
+    """torch's CUDA names are those of a device that orders everything, and there is one process group of one rank.
+
+    The caches take it for one of two; what they ask the other rank is answered here.
+    """
     for name in ("Event", "Stream", "StreamContext", "stream", "current_stream", "synchronize", "current_device",
                  "empty_cache", "set_stream"):  # fmt: skip
         setattr(torch.cuda, name, getattr(DEVICE_MODULE, name))
@@ -325,6 +338,7 @@ def replace_cuda() -> None:
     distributed: Any = torch.distributed
     if not distributed.is_initialized():
         distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    distributed.all_reduce = _all_reduce
 
 
 def replace_numpy() -> None:
