@@ -44,7 +44,9 @@ class CopiedStateUnpinned(Model):
         return super().submit(to, anchor, parts, pinned=pinned and to != "request")
 
 
-@plant_in_hybrid("failed-copy-fills-request", "K12", OWN, expected=("HC-XFER-10", "HC-STATE-14"))
+@plant_in_hybrid(
+    "failed-copy-fills-request", "K12", OWN, expected=("HC-XFER-10", "HC-STATE-14"), rules={"state_copy": "submitted"}
+)
 class FailedCopyFillsRequest(Model):
     """A request goes on from a state whose copy into its slot has failed."""
 
