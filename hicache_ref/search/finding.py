@@ -9,7 +9,7 @@ from hicache_ref.vocabulary.choices import Choice
 from hicache_ref.vocabulary.operations import Operation
 
 _PLACE_CHARACTERS = 120
-_NAMED = re.compile(r"\[.*?\]|\S*\d\S*")
+_NAMED = re.compile(r"(?:(?:\[.*?\]|\S*\d\S*) ?)+")
 
 Source = Literal["requirement", "difference", "crash", "oracle"]
 

@@ -72,7 +72,7 @@ class Plan:
     one_backend: bool = False
     """No backend but the first can be attached; another is only asked for where one is, to be refused."""
 
-    peers: bool = False
+    peers: bool = True
     """Other ranks may know of fewer pages read."""
 
     leaves_out: Callable[[Operation], bool] = lambda op: False

@@ -176,11 +176,10 @@ def a_commit_leaves_the_last_page_out() -> Told:
 
 
 @broken_steps.broken("HC-PREF-20")
-def pages_that_another_rank_lacks_are_kept() -> Told:
-    world, record = reading(prefetch_commit="progress")
+def a_page_that_another_rank_lacks_is_free_at_once() -> Told:
+    world, record = reading(prefetch_commit="progress", give_back="queued")
     world.do(ReadDone(id=record.id, pages=2), Poll(reads=1))
-    commit = world.model._commit
-    world.model._commit = lambda record, agreed: commit(record)  # type: ignore[method-assign]
+    world.model._give_up = lambda pages: world.model.release(HOST, pages)  # type: ignore[method-assign]
     return world, *world.seen(Progress(rid="q", agreed=1))
 
 
