@@ -1,6 +1,7 @@
 """The minimiser: deletes steps while the same finding stays. One for walks, machines, and traces of others."""
 
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import NamedTuple, Protocol
 
 from hicache_ref.model import Model
@@ -10,6 +11,8 @@ from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.outcomes import Outcome
 
 REPLAYS_MAX = 4_000
+PAIRS_MAX = 30
+"""Steps of a trace from which any two are tried to be left out: a lock and its end, a request and what it gives."""
 
 
 class Replayable(Protocol):
@@ -74,7 +77,7 @@ def minimise(
 
 
 def _delete(best: Replay, make: Callable[[], Replayable], budget: int, give_up: Callable[[], bool]) -> Replay:
-    """Chunks of halving size are deleted, then single steps until none can be."""
+    """Chunks of halving size are deleted, then single steps until none can be, nor two of a short trace at once."""
     chunk = max(1, len(best.steps) // 2)
     while budget > 0 and not give_up():
         start, shorter = 0, False
@@ -87,6 +90,23 @@ def _delete(best: Replay, make: Callable[[], Replayable], budget: int, give_up: 
             else:
                 start += chunk
         if chunk == 1 and not shorter:
-            return best
+            fewer, budget = _without_two(best, make, budget, give_up)
+            if fewer is best:
+                return best
+            best = fewer
         chunk = max(1, chunk // 2)
     return best
+
+
+def _without_two(
+    best: Replay, make: Callable[[], Replayable], budget: int, give_up: Callable[[], bool]
+) -> tuple[Replay, int]:
+    """The trace without some two steps, if it is short and the finding stays; else itself. And what budget is left."""
+    for gone in combinations(range(len(best.steps) - 1), 2) if len(best.steps) <= PAIRS_MAX else ():
+        if budget <= 0 or give_up():
+            break
+        budget -= 1
+        tried = replay([step for at, step in enumerate(best.steps) if at not in gone], make)
+        if best.finding is not None and best.finding.same_as(tried.finding):
+            return tried, budget
+    return best, budget
