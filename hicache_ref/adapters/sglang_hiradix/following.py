@@ -50,7 +50,8 @@ def describe(traits: Traits, version: str, *, storage: bool, events: bool) -> De
         storage_order="first",
         matches_first=traits.allocates_before,
         one_backend=True,
-        peers=not traits.acknowledges_batches,
+        # 0.5.1 asks no other rank under wait_complete, and 0.5.20 at polls.
+        peers=not (traits.copies_in_threads or traits.acknowledges_batches),
         events=events,
     )
 
