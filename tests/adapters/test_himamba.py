@@ -230,3 +230,16 @@ def test_what_the_books_show_to_be_wrong_is_invalid(version: str) -> None:
         ForwardDone(rid="q"),
     ):
         assert isinstance(driven(wrong), Invalid), wrong
+
+
+@pytest.mark.parametrize("version", ALL_RELEASES)
+def test_a_rank_that_has_less_shortens_what_is_fetched(version: str) -> None:
+    """Goal: the other rank is heard. Method: it has read one page of three; look at what hangs in the tree (D26)."""
+    driven = Driven(Sizes(device_pages=8, host_pages=24), version=version, storage="file")
+    driven.attach()
+    driven.only_stored(1, 2, 3)
+    driven.read(driven.reading("q", 1, 2, 3), 2, 1)
+    driven(EVERYTHING)
+    assert Progressed(done=True, loaded=1) == driven(Progress(rid="q", agreed=1))
+    # The state is that of three pages: upstream reduces the count of pages and not whether the state came.
+    assert (None, end(1, 2, 3)) == driven.states(1)
