@@ -303,8 +303,13 @@ def _fields_init(self: Any, *args: Any, **given: Any) -> None:
 THIRD_PARTY = {"msgspec": _msgspec, "numpy": _numpy, "psutil": _psutil}
 
 
-PEER = Bag()
-"""The other rank: it does what this one does, but that it has read `tokens` tokens at most, where that is a number."""
+class _Peer:
+    """The other rank: it does what this one does, but that it has read `tokens` tokens at most, if that is a number."""
+
+    tokens: int | None = None
+
+
+PEER = _Peer()
 
 
 def _all_reduce(tensor: torch.Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> None:
