@@ -103,7 +103,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.failed = False
         self.stepper = self.subject.stepper(self.subject.profile(rng))
         left_out = STORAGE_OPERATIONS if rng.random() < WITHOUT_STORAGE else frozenset()
-        self.drawing = Drawing(self.stepper.model, rng, self.subject.operations - left_out)
+        self.drawing = Drawing(self.stepper.model, rng, self.subject.operations - left_out, peers=True)
 
     @rule(rng=RANDOM)
     def refuse(self, rng: random.Random) -> None:

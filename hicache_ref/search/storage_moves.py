@@ -7,6 +7,7 @@ No scope has these, each for its reason:
   cut short there. Batches that raised have none of their pages, or all.
 - Progress or abort of a request that has no prefetch: nothing changes. Moments between early and late: by the one no
   prefetch has taken too long, by the other each has.
+- A progress for which the ranks have agreed on less than is known here: it commits what a shorter read would have.
 - A poll of more than one end: what it applies, polls of one apply one after the other, and leave the same state.
 """
 

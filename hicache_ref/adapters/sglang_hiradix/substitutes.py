@@ -304,10 +304,9 @@ THIRD_PARTY = {"msgspec": _msgspec, "numpy": _numpy, "psutil": _psutil}
 
 
 class _Peer:
-    """The other rank: it does what this one does."""
+    """The other rank: it does what this one does, but that it has read `tokens` tokens at most, if that is a number."""
 
     tokens: int | None = None
-    """So many tokens at most it has read, where that is a number."""
 
 
 PEER = _Peer()
