@@ -13,7 +13,7 @@ from hicache_ref.requirements.rows import NOWHERE
 from hicache_ref.requirements.sweep import answered
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.ids import ROOT, STATE_HOST
+from hicache_ref.vocabulary.ids import ROOT, STATE_HOST, Pages
 from hicache_ref.vocabulary.outcomes import Done, Polled, Progressed
 
 
@@ -58,12 +58,16 @@ def abort_leaves_nothing(change: Change[ops.Abort, Done]) -> int:
     if record is None:
         return 1
     known = record.pages[: record.known] if isinstance(record, Reading) else ()
-    queued = before.rules.give_back == "queued"
-    goes_to = ("queue", "") if queued else FREE
-    if any(after.host.held.get(page) != goes_to for page in known):
-        raise Broken.because(f"host pages {known} of {record.id} were read, and are not {goes_to[0]}")
+    _expect_given_up(after, known, f"host pages {known} of {record.id} were read, and")
     _stay_with_io(change, record, len(known))
     return 1
+
+
+def _expect_given_up(view: View, pages: Pages, said: str) -> None:
+    """Pages that were read and are not wanted are free, or by the rule give_back wait for release."""
+    goes_to = ("queue", "") if view.rules.give_back == "queued" else FREE
+    if any(view.host.held.get(page) != goes_to for page in pages):
+        raise Broken.because(f"{said} are not {goes_to[0]}")
 
 
 def _stay_with_io(change: Change[Any, Any], record: Prefetch, known: int) -> None:
@@ -128,9 +132,7 @@ def agreed_and_no_more(change: Change[ops.Progress, Progressed]) -> int:
             continue
         judged += 1
         surplus = record.pages[known : record.known]
-        goes_to = ("queue", "") if after.rules.give_back == "queued" else FREE
-        if any(after.host.held.get(page) != goes_to for page in surplus):
-            raise Broken.because(f"{known} pages of {record.id} were agreed on, and {surplus} are not {goes_to[0]}")
+        _expect_given_up(after, surplus, f"{known} pages of {record.id} were agreed on, and {surplus}")
     return judged
 
 

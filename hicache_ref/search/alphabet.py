@@ -3,7 +3,7 @@
 A drawing function answers None where its kind has no enabled instance. Handles are drawn from the model's state.
 """
 
-from hicache_ref.model.state import Node
+from hicache_ref.model.state import Node, State
 from hicache_ref.search.drawing import RECEIPTS, Draw, Drawing
 from hicache_ref.search.storing import (
     abort,
@@ -132,14 +132,17 @@ def _write_backup(d: Drawing) -> Operation | None:
 
 def load_back(d: Drawing) -> Operation | None:
     """A load of something that is on host only, now and then under a quota or into a request's slot too."""
-    key = d.node(_can_be_loaded if d.model.profile.state else lambda node: node.device is None)
+    key = d.node(lambda node: can_be_loaded(d.model.state, node))
     quota = None if d.rng.random() < 0.8 else d.rng.randint(0, 4)
     rid = d.free_request() if d.model.profile.state and d.rng.random() < 0.5 else None
     return ops.LoadBack(key=key, quota=quota, rid=rid) if key else None
 
 
-def _can_be_loaded(node: Node) -> bool:
-    return STATE_HOST in node.at and STATE_DEVICE not in node.at
+def can_be_loaded(state: State, node: Node) -> bool:
+    """Whether the node is on host only; of a hybrid model whether its state is, wherever its KV may be."""
+    if STATE_DEVICE in state.pools:
+        return STATE_HOST in node.at and STATE_DEVICE not in node.at
+    return node.device is None
 
 
 def _copy_done(d: Drawing) -> Operation | None:

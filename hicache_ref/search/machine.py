@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from hicache_ref.model import Model, State
 from hicache_ref.model.chooser import POLICY, DrawnChooser
 from hicache_ref.requirements import Checker
-from hicache_ref.search.alphabet import SINGLE, invalid
+from hicache_ref.search.alphabet import SINGLE, can_be_loaded, invalid
 from hicache_ref.search.composites import COMPOSITE, NEEDED, settle
 from hicache_ref.search.drawing import Drawing
 from hicache_ref.search.finding import Finding, Found, Recorded
@@ -43,10 +43,7 @@ ENABLED: dict[str, Callable[[State], object]] = {
     "go_on": lambda state: STATE_DEVICE in state.pools,
     "topple": lambda state: STATE_DEVICE in state.pools,
     "write_backup": lambda state: len(state.nodes) > 1 and state.policy != "write_back",
-    "load_back": lambda state: any(
-        node.device is None or (STATE_DEVICE in state.pools and STATE_DEVICE not in node.at)
-        for node in state.nodes.values()
-    ),
+    "load_back": lambda state: any(can_be_loaded(state, node) for node in state.nodes.values()),
     "copy_done": lambda state: any(ticket.good is None for ticket in state.tickets.values()),
     "copy_failed": lambda state: any(ticket.good is None for ticket in state.tickets.values()),
     "poll": lambda state: any(ticket.good is not None for ticket in state.tickets.values()),

@@ -46,9 +46,7 @@ class Calls:
         """A key, and what was found of it."""
         capture = self.capture
         device, host = found.last_device_node, found.last_host_node
-        first: Any = args[0] if args else None
-        # From 0.5.9 on the key is one of the parameters; before, it is the argument itself.
-        key = first.key if hasattr(first, "key") else given(args, named, "key")
+        key = given(args, named, "key")
         capture.key(key)
         # Made for whoever asked, who only reads it.
         slots = found.device_indices
@@ -66,15 +64,10 @@ class Calls:
 
     def before_insert(self, args: Args, named: Named) -> Args | None:
         """The key's slots, and the nodes by which it goes down; it is recorded itself."""
-        first: Any = args[0] if args else named.get("params")
-        if hasattr(first, "value"):
-            key, value, chunked, priority = first.key, first.value, first.chunked, getattr(first, "priority", 0)
-        else:
-            key, value = given(args, named, "key"), given(args, named, "value", 1)
-            chunked, priority = given(args, named, "chunked", 2), given(args, named, "priority", 3)
+        key, value, capture = given(args, named, "key"), given(args, named, "value", 1), self.capture
+        chunked, priority = given(args, named, "chunked", 2), given(args, named, "priority", 3)
         if value is None:
             raise CannotSay("an insert without device pages")
-        capture = self.capture
         tokens = capture.key(key)
         if not tokens:
             return None

@@ -281,7 +281,6 @@ class Engine:
     def progress(self, rid: str, seconds: float, agreed: int | None) -> bool:
         """Whether the request may go on at this time; the other rank has `agreed` pages at most, if that is said."""
         self.clock.now = None
-        PEER.tokens = None if agreed is None else agreed * self.page_size
         judge = self.cache.can_terminate_prefetch
 
         def judged(operation: Any) -> Any:
@@ -290,6 +289,8 @@ class Engine:
                 return judge(operation)
             finally:
                 self.clock.now = None
+                # Ranks agree on whether to stop first: that is not what the other one is asked here.
+                PEER.tokens = None if agreed is None else agreed * self.page_size
 
         self.cache.can_terminate_prefetch = judged
         try:
