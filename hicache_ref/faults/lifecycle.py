@@ -154,7 +154,7 @@ class ResetKeepsReleaseQueue(Model):
 
 @plant_in_storage("refused-attach-leaves-policy", "K12", "D18", "OR-7", expected=("HC-LIFE-07", "HC-CONF-10"))
 class RefusedAttachLeavesPolicy(Model):
-    """The settings of an attach that was refused are in force."""
+    """The settings of an attach that was refused, or that failed, are in force."""
 
     def on_attach(self, op: Attach) -> Done | Refused:
         """They are taken first."""
@@ -176,16 +176,17 @@ class RefusedAttachLeavesName(Model):
 
 @plant_in_storage("failed-attach-half-on", "K11", "D34", expected=("HC-LIFE-07", "HC-CONF-10"))
 class FailedAttachHalfOn(Model):
-    """An attach fails when the draft pool is to be registered, and storage stays on.
+    """An attach fails when the host pools are to be registered, and storage stays on.
 
-    SGLang: the host pool is registered after the threads have started, without a way back.
+    SGLang: they are registered after the threads have started, without a way back.
     """
 
     def on_attach(self, op: Attach) -> Done | Refused:
         """What was begun is not undone."""
-        first = not self.storage.attached
         told = super().on_attach(op)
-        return Refused(why="draft pool not registered") if first and self.profile.draft else told
+        if op.fails == "pools" and not self.storage.attached:
+            super().on_attach(op.model_copy(update={"fails": None}))
+        return told
 
 
 @plant_in_storage("second-attach-sets-up-again", "K5", "R6", expected="HC-LIFE-07")
@@ -239,10 +240,10 @@ class DetachKeepsCount(Model):
     SGLang: the clean-up had only a part of what an abort does, and counted by another length.
     """
 
-    def _close_storage_work(self) -> None:
+    def _close_storage_work(self, *, force: bool) -> None:
         """The count is not lowered."""
         occupied = self.storage.occupied
-        super()._close_storage_work()
+        super()._close_storage_work(force=force)
         self.storage.occupied = occupied
 
 

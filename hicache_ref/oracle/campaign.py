@@ -215,6 +215,8 @@ class Campaign:
             first_only=self.description.storage_order == "first",
             one_backend=self.description.one_backend,
             peers=self.description.peers,
+            attach_failures=self.description.attach_failures,
+            forces=self.description.forces,
             leaves_out=partial(self._leaves_out, lockstep),
         )
         found: Finding | None = None

@@ -32,10 +32,14 @@ def nothing_pends(view: View) -> int:
     return 1
 
 
-def at_work(view: View) -> list[str]:
-    """The operations that a reset cannot end: copies, passes, and storage work that touches pages."""
-    passing = PrefetchQueued | PrefetchAnswered | PrefetchEnded | BackupEnded
-    return sorted([name for name, busy in view.busy.items() if not isinstance(busy.record, passing)])
+_PASSING = PrefetchQueued | PrefetchAnswered | PrefetchEnded | BackupEnded
+
+
+def at_work(view: View, op: Reset | Detach) -> list[str]:
+    """What `op` has to wait for: storage work that touches pages, unless by force; of a reset also copies and passes."""
+    waits = [name for name, busy in view.busy.items() if not isinstance(busy.record, _PASSING)]
+    stored = view.storage.records
+    return sorted(name for name in waits if (not op.force if name in stored else isinstance(op, Reset)))
 
 
 _EMPTY = ("records", "open", "answers", "reads", "writes", "release", "owed", "believed", "believed_draft", "reported",
@@ -51,8 +55,8 @@ def left_of(storage: StorageView) -> list[str]:
 def reset_is_fresh(change: Change[Reset, Done]) -> int:
     """Every field is as in a cache that was just made, to which the same storage is attached."""
     before, view = change.before, change.after
-    if at_work(before):
-        raise Broken.because(f"a reset succeeded while {at_work(before)} ran")
+    if running := at_work(before, change.op):
+        raise Broken.because(f"a reset succeeded while {running} ran")
     said = [(each.attached, each.backend, each.settings) for each in (before.storage, view.storage)]
     if said[0] != said[1] or left_of(view.storage):
         raise Broken.because(f"after a reset {left_of(view.storage) or 'other storage than before'} is there")
@@ -71,9 +75,7 @@ def reset_is_fresh(change: Change[Reset, Done]) -> int:
 def refused_closes_storage_work(change: Change[Reset | Detach, Refused]) -> int:
     """What has to be waited for is named, all other storage work is over, and all else is as before."""
     before, after, told = change.before, change.after, change.told
-    waiting = (
-        at_work(before) if isinstance(change.op, Reset) else [n for n in at_work(before) if n in before.storage.records]
-    )
+    waiting = at_work(before, change.op)
     if list(told.wait_for) != waiting or not waiting:
         raise Broken.because(f"{told.wait_for} are to be waited for, at work are {waiting}")
     was, now = before.storage, after.storage
@@ -89,22 +91,24 @@ def refused_closes_storage_work(change: Change[Reset | Detach, Refused]) -> int:
 
 @step("HC-LIFE-07", "attach", told=("done", "refused"))
 def attach_is_whole(change: Change[Attach, Done | Refused]) -> int:
-    """The backend and all settings are those asked for, or another backend stays and nothing changed."""
+    """The backend and all settings are those asked for; or nothing changed, for another is there or it failed."""
     before, after, op = change.before.storage, change.after.storage, change.op
     other = before.attached and before.backend != op.backend
-    if other != isinstance(change.told, Refused):
+    refused = other or op.fails is not None
+    if refused != isinstance(change.told, Refused):
         raise Broken.because(
-            f"an attach of {op.backend} is {change.told.kind}, attached is {before.backend or 'nothing'}"
+            f"an attach of {op.backend} is {change.told.kind}, attached is {before.backend or 'nothing'}, and"
+            f" {op.fails or 'nothing'} failed"
         )
     settings = op.settings
     if before.attached and change.before.rules.attach_again == "policy":
         settings = before.settings.model_copy(update={"prefetch_policy": op.settings.prefetch_policy})
-    expected = (True, before.backend, before.settings) if other else (True, op.backend, settings)
+    expected = (before.attached, before.backend, before.settings) if refused else (True, op.backend, settings)
     if (after.attached, after.backend, after.settings) != expected or not change.still:
         raise Broken.because(f"after the attach {after.backend} is attached with {after.settings}")
     same = ("records", "open", "answers", "reads", "writes", "release", "believed", "loaded", "occupied")
     changed = [name for name in same if getattr(before, name) != getattr(after, name)]
-    if changed or (before.attached and before.owed != after.owed):
+    if changed or ((before.attached or refused) and before.owed != after.owed):
         raise Broken.because(f"an attach changed {changed or 'what is owed'}")
     return 1
 
@@ -113,8 +117,7 @@ def attach_is_whole(change: Change[Attach, Done | Refused]) -> int:
 def detach_leaves_nothing(change: Change[Detach, Done]) -> int:
     """Nothing of storage is left or touches a page, and the cache is as before; also if none was attached."""
     before, after = change.before, change.after
-    running = [name for name in at_work(before) if name in before.storage.records]
-    if running:
+    if running := at_work(before, change.op):
         raise Broken.because(f"a detach succeeded while {running} ran")
     if after.storage.attached or left_of(after.storage):
         raise Broken.because(f"after a detach {left_of(after.storage) or 'storage'} is there")

@@ -26,6 +26,7 @@ from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.ids import STATE_DEVICE
 from hicache_ref.vocabulary.operations import OPERATION_TYPES, STORAGE_OPERATIONS, Operation
 from hicache_ref.vocabulary.profile import Profile, Rules
+from hicache_ref.vocabulary.storage import ATTACH_FAILURES
 
 RANDOM = st.randoms(use_true_random=False)
 REFERENCE = Profile()
@@ -100,7 +101,8 @@ class CacheMachine(RuleBasedStateMachine):
         self.failed = False
         self.stepper = self.subject.stepper(self.subject.profile(rng))
         left_out = STORAGE_OPERATIONS if rng.random() < WITHOUT_STORAGE else frozenset()
-        self.drawing = Drawing(self.stepper.model, rng, self.subject.operations - left_out, peers=True)
+        self.drawing = Drawing(self.stepper.model, rng, self.subject.operations - left_out, peers=True,
+                                attach_failures=ATTACH_FAILURES, forces=True)
 
     @rule(rng=RANDOM)
     def refuse(self, rng: random.Random) -> None:

@@ -16,6 +16,7 @@ from hicache_ref.vocabulary.adapter import Hybrid
 from hicache_ref.vocabulary.operations import OPERATION_TYPES, STATE_OPERATIONS, STORAGE_OPERATIONS, Operation
 from hicache_ref.vocabulary.outcomes import Outcome
 from hicache_ref.vocabulary.profile import EVICTION_POLICIES, WRITE_POLICIES, EvictionPolicy, Profile
+from hicache_ref.vocabulary.storage import ATTACH_FAILURES, AttachFailure
 
 CUT_SHARE = 0.06
 """How often a composite is cut off at a step."""
@@ -75,6 +76,12 @@ class Plan:
     peers: bool = True
     """Other ranks may know of fewer pages read."""
 
+    attach_failures: tuple[AttachFailure, ...] = ATTACH_FAILURES
+    """In which ways an attach may fail."""
+
+    forces: bool = True
+    """A detach or a reset may end storage work that runs."""
+
     leaves_out: Callable[[Operation], bool] = lambda op: False
     """Whether a valid step is not to be made, as it stands before it."""
 
@@ -99,6 +106,8 @@ class Walk:
             first_only=plan.first_only,
             one_backend=plan.one_backend,
             peers=plan.peers,
+            attach_failures=() if plan.attach_first else plan.attach_failures,
+            forces=plan.forces,
         )
         useful = [kind for kind in COMPOSITE if NEEDED.get(kind, "take_pages") in operations]
         once = {"attach"} if plan.attach_first else set()
