@@ -140,7 +140,9 @@ class _Episode:
         self.is_judged = False
         """Whether the checker knows the state before the next step, and judges that."""
 
-        self.walk = Walk(self, rng, Plan(invalid_share=0.02, attach_failures=(), forces=False), swarm=rng.random() < 0.5)
+        self.walk = Walk(
+            self, rng, Plan(invalid_share=0.02, attach_failures=(), forces=False), swarm=rng.random() < 0.5
+        )
 
     @property
     def model(self) -> Model:

@@ -142,7 +142,7 @@ class LifecycleRules(CommitRules):
         return Done()
 
     def _close_storage_work(self, *, force: bool) -> None:
-        """Every prefetch is closed, what has ended is applied, and what was only queued is over; so is all by `force`."""
+        """Every prefetch is closed, what has ended is applied, what was only queued is over; by `force` all is."""
         storage = self.storage
         for rid in list(storage.open):
             self.on_abort(Abort(rid=rid))
@@ -198,7 +198,8 @@ class LifecycleRules(CommitRules):
     def on_reset(self, op: Reset) -> Done | Refused:
         """Every field is as in a new cache; while something runs it has to be waited for (HC-LIFE-02)."""
         # change
-        self._close_storage_work(force=op.force)
+        copying = self.state.tickets or self.state.passes
+        self._close_storage_work(force=op.force and not copying)
         pending = self.pending()
         if pending:
             return Refused(why="work in flight", wait_for=pending)

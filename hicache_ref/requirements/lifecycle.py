@@ -36,10 +36,13 @@ _PASSING = PrefetchQueued | PrefetchAnswered | PrefetchEnded | BackupEnded
 
 
 def at_work(view: View, op: Reset | Detach) -> list[str]:
-    """What `op` has to wait for: storage work that touches pages, unless by force; of a reset also copies and passes."""
+    """What `op` has to wait for: storage work that touches pages; a reset also for copies and passes.
+
+    By force only these count, but then it waits for all.
+    """
     waits = [name for name, busy in view.busy.items() if not isinstance(busy.record, _PASSING)]
-    stored = view.storage.records
-    return sorted(name for name in waits if (not op.force if name in stored else isinstance(op, Reset)))
+    others = [name for name in waits if name not in view.storage.records and isinstance(op, Reset)]
+    return sorted(others if op.force and not others else {*others, *(view.storage.records.keys() & set(waits))})
 
 
 _EMPTY = ("records", "open", "answers", "reads", "writes", "release", "owed", "believed", "believed_draft", "reported",

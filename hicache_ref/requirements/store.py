@@ -305,7 +305,8 @@ def _over(change: Change[Any, Outcome]) -> set[str]:
     was, op, told = change.before.storage, change.op, change.told
     if op.op in ("detach", "reset"):
         running = PrefetchReading | BackupWriting
-        return {name for name, record in was.records.items() if op.force or not isinstance(record, running)}
+        by_force = op.force and not isinstance(told, Refused)
+        return {name for name, record in was.records.items() if by_force or not isinstance(record, running)}
     if isinstance(told, Polled):
         left = {name for name, _ in was.reads[op.reads :]}
         read = {name for name in told.reads if name not in left and isinstance(was.records[name], PrefetchEnded)}

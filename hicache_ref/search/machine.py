@@ -101,8 +101,14 @@ class CacheMachine(RuleBasedStateMachine):
         self.failed = False
         self.stepper = self.subject.stepper(self.subject.profile(rng))
         left_out = STORAGE_OPERATIONS if rng.random() < WITHOUT_STORAGE else frozenset()
-        self.drawing = Drawing(self.stepper.model, rng, self.subject.operations - left_out, peers=True,
-                                attach_failures=ATTACH_FAILURES, forces=True)
+        self.drawing = Drawing(
+            self.stepper.model,
+            rng,
+            self.subject.operations - left_out,
+            peers=True,
+            attach_failures=ATTACH_FAILURES,
+            forces=True,
+        )
 
     @rule(rng=RANDOM)
     def refuse(self, rng: random.Random) -> None:
