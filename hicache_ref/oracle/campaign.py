@@ -92,6 +92,7 @@ class Campaign:
         *,
         seed: int = 0,
         known: Sequence[Known] = (),
+        blind: bool = False,
         keep_going: bool = False,
         fixed_sizes: bool = False,
         wanted: frozenset[str] = frozenset(),
@@ -106,6 +107,9 @@ class Campaign:
         self.known = [each for each in known if each.events in (None, self.description.events)]
         self.triggers = watched(self.known)
         """Those that what is known names; other names of theirs are facts of the model."""
+
+        self.blind = blind
+        """Whether walks are made as if nothing was known, which only names what they find."""
 
         self.keep_going = keep_going
         self.fixed_sizes = fixed_sizes
@@ -123,7 +127,8 @@ class Campaign:
         began = time.monotonic()
         self.ends_at = float("inf") if budget.seconds is None else began + budget.seconds
         outlook = self.outlook
-        self._replay_known()
+        if not self.blind:
+            self._replay_known()
         while not self._is_over(budget):
             self._walk(outlook.walks, budget)
             outlook.walks += 1
@@ -174,7 +179,7 @@ class Campaign:
         checker = Checker(profile, only=self.wanted or None)
         lockstep = Lockstep(self.adapter, self.description, profile, self.level, checker)
         lockstep.watched = self.triggers
-        if forgiving:
+        if forgiving and not self.blind:
             lockstep.forgives = partial(self._forgives, lockstep)
         return lockstep
 
@@ -184,7 +189,8 @@ class Campaign:
 
     def _leaves_out(self, lockstep: Lockstep, op: Operation) -> bool:
         """Whether the walk is not to make this step: known to go wrong, or out of turn."""
-        return lockstep.is_out_of_turn(op) or any(lockstep.is_trigger(op, name) for name in self.triggers)
+        left_out = () if self.blind else self.triggers
+        return lockstep.is_out_of_turn(op) or any(lockstep.is_trigger(op, name) for name in left_out)
 
     def _draw_profile(self, rng: random.Random) -> Profile:
         offered = self.description.evictions
@@ -292,10 +298,12 @@ class Campaign:
         if self.wanted and finding.requirement not in self.wanted and finding.source != "oracle":
             self.outlook.elsewhere[finding.requirement] += 1
             return
-        if any(each.known is None and each.finding.same_as(finding) for each in self.outlook.divergences):
+        filed = [each.finding for each in self.outlook.divergences if self.blind or each.known is None]
+        if any(each.same_as(finding) for each in filed):
             return
         # What is known by its place or its words needs no small trace to be recognised.
-        at_once = any(each.is_told_by_itself and each.covers(finding, (), lockstep.met) for each in self.known)
+        named = () if self.blind else [each for each in self.known if each.is_told_by_itself]
+        at_once = any(each.covers(finding, (), lockstep.met) for each in named)
         small = Replay(tuple(lockstep.steps), finding) if at_once else self._minimised(lockstep, finding)
         final = small.finding or finding
         known = self._known_as(final, small.steps, lockstep)

@@ -13,8 +13,6 @@ UNREADABLE = "{"
 """Settings that are no JSON."""
 
 _FACTORY = (f"{PACKAGE}.srt.mem_cache.storage", f"{PACKAGE}.srt.mem_cache.storage.backend_factory")
-_REGISTER = ("register_mem_host_pool_v2", "register_mem_pool_host")
-"""The last call that tells a backend of a host pool: from 0.5.10 there may be several pools."""
 
 
 @contextmanager
@@ -23,8 +21,7 @@ def failing(traits: Traits, fails: AttachFailure | None) -> Iterator[None]:
     if fails == "store":
         owner, name = found(_FACTORY, "StorageBackendFactory"), "create_backend"
     elif fails == "pools":
-        owner = traits.storage.HiCacheFile
-        name = next(each for each in _REGISTER if hasattr(owner, each))
+        owner, name = traits.storage.HiCacheFile, traits.REGISTERS
     else:
         yield
         return
