@@ -172,7 +172,7 @@ class Caller:
         waiting = {*self._holders(self.books.held), *self._keepers_of_leaves()}
         return Refused(why="device full", wait_for=tuple(sorted(waiting)))
 
-    def _keepers_of_leaves(self) -> set[str]:
+    def _keepers_of_leaves(self, beside: Any = None) -> set[str]:
         """The work of storage without which more device leaves could have been dropped: none is known here."""
         return set()
 
@@ -302,7 +302,7 @@ class Caller:
         if need * self.engine.page_size < threshold or (op.quota is not None and need > op.quota):
             return ()
         if not hopeless:
-            return tuple(sorted({*self._holders(self.books.held), *self._keepers_of_leaves()}))
+            return tuple(sorted({*self._holders(self.books.held), *self._keepers_of_leaves(beside=node)}))
         enough = need <= self._could_be_free(node) + len(self.books.held)
         return self._holders(self.books.held) if enough else ()
 

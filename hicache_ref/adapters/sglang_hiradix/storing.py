@@ -26,8 +26,15 @@ class StoringCaller(Caller):
 
     # -- what storage pins ------------------------------------------------------------------------------------------
 
-    def _keepers_of_leaves(self) -> set[str]:
-        """What hangs on, or reads the host copy of, a node below a device leaf pins that leaf too."""
+    def _keepers_of_leaves(self, beside: Any = None) -> set[str]:
+        """What hangs on, or reads the host copy of, a node below a device leaf pins that leaf too.
+
+        Leaves above the node `beside` do not count: what is done for it has them pinned.
+        """
+        above = set()
+        while beside is not None:
+            above.add(id(beside))
+            beside = beside.parent
         hanging: dict[int, set[str]] = {}
         for fetch in self.books.fetches.values():
             if self.is_open(fetch):
@@ -40,7 +47,7 @@ class StoringCaller(Caller):
         waiting = [(self.engine.cache.root_node, False)]
         while waiting:
             node, below_leaf = waiting.pop()
-            below_leaf = below_leaf or self._is_device_leaf(node)
+            below_leaf = below_leaf or (self._is_device_leaf(node) and id(node) not in above)
             if below_leaf:
                 found |= hanging.get(id(node), set())
                 found |= {reading[page] for page in self.engine.host_slots.pages(node.host_value) if page in reading}
