@@ -56,7 +56,7 @@ def test_a_core_has_states_or_has_none(core: str, components: str) -> None:
     """Goal: no profile is followed by halves. Method: ask each for the other's profile."""
     with made(core, components) as adapter:
         description = adapter.describe()
-        assert ("sglang-unified", "0.5.23", "tree") == (description.name, description.version, description.level)
+        assert ("sglang-unified", "0.5.23", "bytes") == (description.name, description.version, description.level)
         has_states = components == "full+mamba"
         rules = profile_named(description.profile).rules
         adapter.reset(Profile(rules=rules, state=has_states, name="own"))
