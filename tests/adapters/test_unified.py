@@ -19,11 +19,11 @@ COMPONENTS = ("full", "full+mamba")
 COMBINATIONS = list(product(CORES, COMPONENTS))
 
 
-def made(core: str, components: str) -> sglang_unified.ProcessAdapter:
+def made(core: str, components: str, plant: str = "none") -> sglang_unified.ProcessAdapter:
     """An adapter over that core; without its wheel the test is left out."""
     pytest.importorskip("torch")
     try:
-        return sglang_unified.make({"core": core, "components": components}, False, 30.0)
+        return sglang_unified.make({"core": core, "components": components, "plant": plant}, False, 30.0)
     except AdapterError as error:
         pytest.skip(f"{error}; `make test-peers` does")
 
@@ -41,13 +41,15 @@ def checked(adapter: Adapter, steps: int, entries: Sequence[Known]) -> Outlook:
 
 
 def test_unknown_options_name_the_known_ones() -> None:
-    """Goal: a typing slip is one line. Method: an option that is none, and a value."""
+    """Goal: a typing slip is one line. Method: an option that is none, a value, and a plant where it has no effect."""
     with pytest.raises(
-        AdapterError, match="unknown option 'cores' of sglang-unified, expected one of core, components"
+        AdapterError, match="unknown option 'cores' of sglang-unified, expected one of core, components, plant"
     ):
         sglang_unified.make({"cores": "rust"}, False, 30.0)
     with pytest.raises(AdapterError, match="option core=c of sglang-unified, expected python or rust"):
         sglang_unified.make({"core": "c"}, False, 30.0)
+    with pytest.raises(AdapterError, match=r"option plant of sglang-unified needs components=full\+mamba"):
+        sglang_unified.make({"plant": "state-loaded-once"}, False, 30.0)
 
 
 @pytest.mark.peers
@@ -75,6 +77,21 @@ def test_nothing_new_is_found(core: str, components: str) -> None:
     assert [] == [each.finding for each in outlook.divergences if each.known is None]
     assert {each.id: True for each in entries} == outlook.replayed
     assert outlook.steps >= 3000
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(("core", "plant"), list(product(CORES, sglang_unified.PLANT_NAMES)))
+def test_bytes_in_the_wrong_place_are_found(core: str, plant: str) -> None:
+    """Goal: a pass means that states and pages hold what they should. Method: walks until the first of them does not.
+
+    All but the bytes is as it should be, so nothing else may be said to be wrong.
+    """
+    with made(core, "full+mamba", plant) as adapter:
+        outlook = checked(adapter, 3000, known())
+    assert outlook.oracle_fault is None
+    found = {each.finding.requirement for each in outlook.divergences if each.known is None}
+    assert found
+    assert found <= {"HC-PAGE-06", "HC-PAGE-07"}
 
 
 @pytest.mark.peers

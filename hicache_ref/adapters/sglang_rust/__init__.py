@@ -31,6 +31,7 @@ PLANT_NAMES = (
     "lock-leaked",
     "slots-swapped-load",
     "slots-swapped-backup",
+    "wrong-page-copied",
     "wrong-medium",
     "freed-page-kept",
     "resplit-ignored",
