@@ -65,7 +65,7 @@ class Books:
         """The names of the copies whose end is not applied and of the running passes."""
         return tuple(sorted([*self.copies, *map(pass_name, self.device.passes)]))
 
-    def issue(self, copy: IssuedCopy) -> None:
+    def submit(self, copy: IssuedCopy) -> None:
         """The copy runs, to be told of; one without ticket has ended at once."""
         self.issued.append(copy)
         if copy.ticket is None:

@@ -119,7 +119,7 @@ class StateCaller(ObservedCaller):
         lock = self.tree.inc_lock_ref(source)
         self.copies[ticket] = Copy(to="request", node=source, write_back=self.tree.is_write_back(), lock=lock)
         self.states.touched[ticket] = target
-        self.issue(
+        self.submit(
             IssuedCopy(ticket=ticket, to="request", source=(), target=(), source_states=slots, target_states=target)
         )
 
