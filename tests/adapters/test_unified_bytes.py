@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from hicache_ref.adapters.sglang_unified import PLANT_NAMES
 from hicache_ref.vocabulary.hashing import chain
 from hicache_ref.vocabulary.operations import CopyDone, Evict, Forward, ForwardDone, GiveBack, LoadBack, Poll, TakePages
 from hicache_ref.vocabulary.outcomes import Done, Submitted, Took
@@ -102,3 +103,8 @@ def test_a_planted_fault_leaves_something_out(
     here(LoadBack(key=key(1, 2), rid="s"))
     here(CopyDone(ticket="d:1.2"))
     assert (sorted(pages), states) == (held(here, "device"), held(here, "device_state"))
+
+
+def test_plants_are_known_by_name_before_the_core_is_loaded() -> None:
+    """Goal: a mistyped plant is one line. Method: the names without torch are those of the classes."""
+    assert list(PLANT_NAMES) == list(PLANTS)
