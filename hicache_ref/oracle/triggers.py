@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 
 from hicache_ref.model import Model
 from hicache_ref.model.records import BackupWriting, Prefetch, PrefetchQueued, PrefetchReading
-from hicache_ref.model.state import Node, clone
+from hicache_ref.model.state import Node, Ticket, clone
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, ROOT
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, ROOT, STATE, STATE_HOST
 from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.outcomes import Refused
 
@@ -117,6 +117,20 @@ def _match_over_unbacked(op: Operation, model: Model, askers: Askers) -> bool:
     best = model.best_end(reach)
     between = model.path(best.id)[: -len(model.path(model.resident_end(best).id)) or None]
     return any(KV_HOST not in model.state.nodes[number].at for number in between)
+
+
+def _state_above_copied_state(op: Operation, model: Model, askers: Askers) -> bool:
+    """An insert ends above a node, or inside it, whose state alone is copied to host."""
+    if not isinstance(op, ops.Insert) or not model.profile.state:
+        return False
+    found = model.look(model.pages(op.key), op.key.extra)
+    alone = [each.parts[0] for each in model.state.tickets.values() if each.to == "host" and _is_state_alone(each)]
+    copied = [node for part in alone for node in model.owners(STATE_HOST, part.host)]
+    return any(found.node.id in model.path(node.id) and (found.inside or found.node is not node) for node in copied)
+
+
+def _is_state_alone(ticket: Ticket) -> bool:
+    return all(part.component == STATE for part in ticket.parts)
 
 
 def _load_under_load(op: Operation, model: Model, askers: Askers) -> bool:
@@ -233,6 +247,7 @@ TRIGGERS: dict[str, Trigger] = {
     "attach_to_filled_tree": _attach_to_filled_tree,
     "insert_below_backed": _insert_below_backed,
     "match_over_unbacked": _match_over_unbacked,
+    "state_above_copied_state": _state_above_copied_state,
     "load_under_load": _load_under_load,
     "load_evicts": _load_evicts,
     "detach_of_nothing": _detach_of_nothing,

@@ -151,6 +151,47 @@ def topple(d: Drawing) -> Iterator[Operation]:
     yield ops.Evict(n=1)
 
 
+def revive(d: Drawing) -> Iterator[Operation]:
+    """A state leaves the device, its KV stays, and it is loaded again; a prompt goes on from there at once."""
+    key = d.key()
+    pages = len(d.model.pages(key))
+    if pages < 2:
+        return
+    above = _cut(d, key, d.rng.randint(1, pages - 1))
+    yield from request_for(d, above)
+    yield from request_for(d, key)
+    yield from settle(d)
+    yield ops.EvictState(n=1)
+    yield ops.LoadBack(key=above)
+    yield from request_for(d, _beyond(d, above))
+
+
+def belated(d: Drawing) -> Iterator[Operation]:
+    """A prompt is stored and split, and what is above the place gets a state later."""
+    yield from _attached(d)
+    key = d.key()
+    pages = len(d.model.pages(key))
+    yield from request_for(d, key)
+    yield from settle(d)
+    if pages > 1:
+        above = _cut(d, key, d.rng.randint(1, pages - 1))
+        yield ops.MatchPrefix(key=above)
+        yield from request_for(d, above)
+        yield from settle(d)
+
+
+def fade(d: Drawing) -> Iterator[Operation]:
+    """A prompt goes on from another, whose state is kept on device alone; then both leave the device."""
+    key = d.key()
+    pages = len(d.model.pages(key))
+    if pages > 1:
+        yield from request_for(d, _cut(d, key, d.rng.randint(1, pages - 1)))
+    yield from request_for(d, key)
+    yield from settle(d)
+    yield ops.EvictHostState(n=1)
+    yield ops.Evict(n=d.model.profile.sizes.device_pages)
+
+
 def abandon(d: Drawing) -> Iterator[Operation]:
     """A request goes when some of what it waits for has been read, and what was read is given up."""
     yield from _attached(d)
@@ -178,7 +219,7 @@ def build(d: Drawing) -> Iterator[Operation]:
         return
     yield ops.LoadBack(key=load.key)
     loading = [ticket.id for ticket in d.model.state.tickets.values() if ticket.to == "device"]
-    key = load.key.model_copy(update={"tokens": load.key.tokens + (0,) * d.model.profile.sizes.page_size})
+    key = _beyond(d, load.key)
     yield ops.TakePages(rid=rid, n=1)
     start = len(d.model.pages(key)) - 1
     yield ops.Forward(rid=rid, key=key, start=start)
@@ -333,6 +374,11 @@ def _cut(d: Drawing, key: Key, pages: int) -> Key:
     return key.model_copy(update={"tokens": key.tokens[:tokens]})
 
 
+def _beyond(d: Drawing, key: Key) -> Key:
+    """The key and a page more."""
+    return key.model_copy(update={"tokens": key.tokens + (0,) * d.model.profile.sizes.page_size})
+
+
 COMPOSITE: dict[str, Composite] = {
     "fetch": fetch,
     "overtake": overtake,
@@ -346,6 +392,9 @@ COMPOSITE: dict[str, Composite] = {
     "reload": reload,
     "go_on": go_on,
     "topple": topple,
+    "fade": fade,
+    "revive": revive,
+    "belated": belated,
     "build": build,
     "abandon": abandon,
 }
@@ -359,6 +408,9 @@ NEEDED: dict[str, str] = {
     "build": "copy_failed",
     "go_on": "evict_state",
     "topple": "evict_state",
+    "fade": "evict_state",
+    "revive": "evict_state",
+    "belated": "evict_state",
     "collide": "prefetch",
     "abandon": "abort",
 }

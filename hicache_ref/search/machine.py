@@ -5,8 +5,9 @@ not shrink: what it finds is made small by deleting steps, like the findings of 
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -21,14 +22,16 @@ from hicache_ref.search.drawing import Drawing
 from hicache_ref.search.finding import Finding, Found, Recorded
 from hicache_ref.search.minimise import minimise
 from hicache_ref.search.stepping import ModelStepper
-from hicache_ref.search.walk import CUT_SHARE, KIND_WEIGHT, WITHOUT_STORAGE, draw_profile
+from hicache_ref.search.walk import CUT_SHARE, HYBRID_WEIGHT, WITHOUT_STORAGE, draw_profile
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.ids import STATE_DEVICE
 from hicache_ref.vocabulary.operations import OPERATION_TYPES, STORAGE_OPERATIONS, Operation
 from hicache_ref.vocabulary.profile import Profile, Rules
 from hicache_ref.vocabulary.storage import ATTACH_FAILURES
 
-RANDOM = st.randoms(use_true_random=False)
+RANDOM = st.randoms(use_true_random=True)
+"""Hypothesis draws where each begins, not every number: it would draw extremes mostly, which cut composites off."""
+
 REFERENCE = Profile()
 
 ENABLED: dict[str, Callable[[State], object]] = {
@@ -43,6 +46,9 @@ ENABLED: dict[str, Callable[[State], object]] = {
     "evict_host_state": lambda state: STATE_DEVICE in state.pools,
     "go_on": lambda state: STATE_DEVICE in state.pools,
     "topple": lambda state: STATE_DEVICE in state.pools,
+    "fade": lambda state: STATE_DEVICE in state.pools,
+    "revive": lambda state: STATE_DEVICE in state.pools,
+    "belated": lambda state: STATE_DEVICE in state.pools,
     "write_backup": lambda state: len(state.nodes) > 1 and state.policy != "write_back",
     "load_back": lambda state: any(can_be_loaded(state, node) for node in state.nodes.values()),
     "copy_done": lambda state: any(ticket.good is None for ticket in state.tickets.values()),
@@ -78,6 +84,8 @@ class Subject:
     """Requirements that are judged; None: all."""
 
     operations: frozenset[str] = frozenset(OPERATION_TYPES)
+    met: Counter[str] = field(default_factory=Counter)
+    """How often each witness was met in all that was driven."""
 
     def profile(self, rng: random.Random) -> Profile:
         """A profile as a walk would draw it."""
@@ -151,6 +159,7 @@ class CacheMachine(RuleBasedStateMachine):
         for op in settle(self.drawing):
             self.make(op)
         self.make(ops.Audit())
+        self.subject.met.update(self.stepper.checker.reached)
 
 
 def _rule_of(kind: str) -> Callable[..., None]:
@@ -172,7 +181,7 @@ def machine_for(subject: Subject) -> type[CacheMachine]:
 
     Hypothesis draws rules evenly, so a kind of double weight has two rules.
     """
-    weights = {kind: max(1, round(KIND_WEIGHT.get(kind, 1))) for kind in (*SINGLE, *COMPOSITE)}
+    weights = {kind: max(1, round(HYBRID_WEIGHT.get(kind, 1))) for kind in (*SINGLE, *COMPOSITE)}
     members = {f"{kind}_{copy}": _rule_of(kind) for kind, weight in weights.items() for copy in range(weight)}
     return type("CacheMachine", (CacheMachine,), {**members, "subject": subject})
 

@@ -42,8 +42,8 @@ class Driven:
         return self.adapter.apply(operation)
 
     def see(self) -> Observation:
-        """What is seen at level tree."""
-        return self.adapter.observe("tree")
+        """All that is seen."""
+        return self.adapter.observe("bytes")
 
     def insert(self, *tokens: int, start: int = 0, pages: int, extra: str | None = None, rid: str = "r") -> Outcome:
         """The outcome of an insert, its request begun and its pass ended before."""

@@ -7,6 +7,7 @@ import pytest
 from hicache_ref.vocabulary.events import AllBlocksCleared, BlockRemoved, BlockStored
 from hicache_ref.vocabulary.hashing import block_hash, chain
 from hicache_ref.vocabulary.keys import Key, pages_of
+from hicache_ref.vocabulary.observation import LEVELS
 from hicache_ref.vocabulary.operations import (
     Audit,
     CopyDone,
@@ -263,9 +264,12 @@ def test_events_are_one_a_page_and_know_no_namespace(sglang_core: Path) -> None:
 
 
 def test_lower_levels_show_less(tiny: Driven) -> None:
-    """Goal: a cheap look costs little. Method: the three levels after one insert."""
+    """Goal: a cheap look costs little. Method: the levels after one insert, whose copy to host runs."""
     tiny.insert(1, 2, pages=2)
     counts, pages = tiny.adapter.observe("counts"), tiny.adapter.observe("pages")
     assert ((), (), 1) == (counts.segments, counts.free_device, len(counts.copies))
     assert [None] == [segment.locked for segment in pages.segments]
-    assert ("tree", True) == (tiny.adapter.observe("bytes").level, tiny.see().segments[0].locked)
+    assert [True] == [segment.locked for segment in tiny.adapter.observe("tree").segments]
+    assert [None] * 3 == [tiny.adapter.observe(level).contents for level in LEVELS[:3]]
+    first, second = chain(((1,), (2,)), None)
+    assert {"device:4": first, "device:5": second} == tiny.see().contents

@@ -91,7 +91,7 @@ def test_every_offered_policy_is_known_to_the_core(sglang_core: Path, eviction: 
 def test_what_the_core_raises_comes_back_from_its_process(sglang_core: Path) -> None:
     """Goal: an error of the core is an answer, and the child goes on. Method: a number that the core cannot take."""
     with make({"core": str(sglang_core)}, False) as adapter:
-        assert ("sglang-rust", "tree") == (adapter.describe().name, adapter.describe().level)
+        assert ("sglang-rust", "bytes") == (adapter.describe().name, adapter.describe().level)
         adapter.reset(profile())
         with pytest.raises(ImplementationRaised, match="OverflowError"):
             adapter.apply(Evict(n=-1))

@@ -12,6 +12,7 @@ from hicache_ref.oracle.campaign import Budget, Campaign, Outlook
 from hicache_ref.oracle.known import Known, read_known
 from hicache_ref.search.minimise import Replay
 from hicache_ref.vocabulary.adapter import Adapter, AdapterError
+from hicache_ref.vocabulary.observation import LEVELS, Level
 from hicache_ref.vocabulary.profile import Profile, profile_named
 
 CORES = ("python", "rust")
@@ -19,11 +20,11 @@ COMPONENTS = ("full", "full+mamba")
 COMBINATIONS = list(product(CORES, COMPONENTS))
 
 
-def made(core: str, components: str) -> sglang_unified.ProcessAdapter:
+def made(core: str, components: str, plant: str = "none") -> sglang_unified.ProcessAdapter:
     """An adapter over that core; without its wheel the test is left out."""
     pytest.importorskip("torch")
     try:
-        return sglang_unified.make({"core": core, "components": components}, False, 30.0)
+        return sglang_unified.make({"core": core, "components": components, "plant": plant}, False, 30.0)
     except AdapterError as error:
         pytest.skip(f"{error}; `make test-peers` does")
 
@@ -34,20 +35,23 @@ def known() -> tuple[Known, ...]:
         return read_known(file)
 
 
-def checked(adapter: Adapter, steps: int, entries: Sequence[Known]) -> Outlook:
+def checked(adapter: Adapter, steps: int, entries: Sequence[Known], level: Level = "bytes") -> Outlook:
     """What a campaign of so many steps has seen, under the rules that the adapter names."""
     campaign = Campaign(adapter, profile_named(adapter.describe().profile), known=entries)
+    campaign.level = level
     return campaign.run(Budget(steps=steps))
 
 
 def test_unknown_options_name_the_known_ones() -> None:
-    """Goal: a typing slip is one line. Method: an option that is none, and a value."""
+    """Goal: a typing slip is one line. Method: an option that is none, a value, and a plant where it has no effect."""
     with pytest.raises(
-        AdapterError, match="unknown option 'cores' of sglang-unified, expected one of core, components"
+        AdapterError, match="unknown option 'cores' of sglang-unified, expected one of core, components, plant"
     ):
         sglang_unified.make({"cores": "rust"}, False, 30.0)
     with pytest.raises(AdapterError, match="option core=c of sglang-unified, expected python or rust"):
         sglang_unified.make({"core": "c"}, False, 30.0)
+    with pytest.raises(AdapterError, match=r"option plant of sglang-unified needs components=full\+mamba"):
+        sglang_unified.make({"plant": "state-loaded-once"}, False, 30.0)
 
 
 @pytest.mark.peers
@@ -56,7 +60,7 @@ def test_a_core_has_states_or_has_none(core: str, components: str) -> None:
     """Goal: no profile is followed by halves. Method: ask each for the other's profile."""
     with made(core, components) as adapter:
         description = adapter.describe()
-        assert ("sglang-unified", "0.5.23", "tree") == (description.name, description.version, description.level)
+        assert ("sglang-unified", "0.5.23", "bytes") == (description.name, description.version, description.level)
         has_states = components == "full+mamba"
         rules = profile_named(description.profile).rules
         adapter.reset(Profile(rules=rules, state=has_states, name="own"))
@@ -75,6 +79,19 @@ def test_nothing_new_is_found(core: str, components: str) -> None:
     assert [] == [each.finding for each in outlook.divergences if each.known is None]
     assert {each.id: True for each in entries} == outlook.replayed
     assert outlook.steps >= 3000
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(("core", "plant"), list(product(CORES, sglang_unified.PLANT_NAMES)))
+def test_bytes_in_the_wrong_place_are_found(core: str, plant: str) -> None:
+    """Goal: a pass means that states and pages hold what they should. Method: the same walks without bytes and with."""
+    with made(core, "full+mamba", plant) as adapter:
+        blind, outlook = (checked(adapter, 1000, known(), level) for level in LEVELS[2:])
+    assert [] == [each.finding for each in blind.divergences if each.known is None]
+    assert outlook.oracle_fault is None
+    found = {each.finding.requirement for each in outlook.divergences if each.known is None}
+    assert found
+    assert found <= {"HC-PAGE-06", "HC-PAGE-07"}
 
 
 @pytest.mark.peers

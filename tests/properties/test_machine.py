@@ -5,17 +5,19 @@ requirement, and shows that a cache with a fault fails it.
 """
 
 import sys
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from hicache_ref.faults import FAULTS
 from hicache_ref.model import Model
-from hicache_ref.requirements import Checker
+from hicache_ref.requirements import REQUIREMENTS, Checker
 from hicache_ref.search.machine import Failure, Subject, machine_for, run_machine
 from hicache_ref.search.minimise import replay
 from hicache_ref.search.stepping import ModelStepper
 from hicache_ref.vocabulary.operations import OPERATION_TYPES, STORAGE_OPERATIONS
+from hicache_ref.vocabulary.profile import profile_named
 
 SHORT = settings(
     settings.get_profile("ci"), max_examples=120, stateful_step_count=60, derandomize=True, database=None,
@@ -94,6 +96,18 @@ def test_a_failure_tells_the_smallest_story() -> None:
     assert not again(Model, len(failure.steps))
     assert str(failure).startswith("HC-PAGE-05: ")
     assert repr(failure.steps[-1].op) in str(failure)
+
+
+@pytest.mark.long
+def test_the_machine_reaches_every_witness_of_states() -> None:
+    """Goal: what is said of states was tried. Method: the machine under the reference's rules and a release's."""
+    given = settings(SHORT, max_examples=700, stateful_step_count=100)
+    met: Counter[str] = Counter()
+    for preset in ("reference", "sglang-himamba-0.5.15"):
+        run_machine(Subject(base=profile_named(preset), met=met), given)
+    wanted = [each.id for each in REQUIREMENTS.values() if each.area == "STATE" and each.kind == "sometimes"]
+
+    assert [] == [name for name in wanted if not met[name]]
 
 
 THIRTY = [fault.id for fault in FAULTS.values() if not (fault.lockstep_only or fault.storage)][::4][:30]

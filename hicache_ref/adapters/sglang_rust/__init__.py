@@ -2,7 +2,8 @@
 
 Upstream's cache is two halves: a core that decides, in Rust or Python, and a caller that allocates, evicts when room
 is short, submits copies and acknowledges them. Only the Rust core is upstream's here; no other part of the package
-is imported. `caller` and `moving` play the other half, in the order of calls of upstream's UnifiedRadixCache.
+is imported. `caller` and `moving` play the other half, in the order of calls of upstream's UnifiedRadixCache. The core
+only names pages; what they hold is in `memory`, written by passes and moved by copies as the core named them.
 """
 
 import os
@@ -31,6 +32,7 @@ PLANT_NAMES = (
     "lock-leaked",
     "slots-swapped-load",
     "slots-swapped-backup",
+    "wrong-page-copied",
     "wrong-medium",
     "freed-page-kept",
     "resplit-ignored",

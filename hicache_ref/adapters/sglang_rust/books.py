@@ -1,8 +1,10 @@
-"""What the caller of the core keeps: free pages, requests, receipts, and the copies it has submitted."""
+"""What the caller of the core keeps: pages and what they hold, requests, receipts, and the copies it has submitted."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hicache_ref.adapters.sglang_hiradix.pages import Stamps
 from hicache_ref.adapters.sglang_rust.core import KV, Core, CoreMisbehaved
 from hicache_ref.adapters.sglang_rust.nodes import Nodes
 from hicache_ref.adapters.sglang_rust.pools import DevicePool, PagePool, pass_name
@@ -25,7 +27,12 @@ class Copy:
     lock: Any
     host_lock: Any = None
     published: list[int] = field(default_factory=list)
-    ended: bool = False
+
+
+_TIERS: dict[str, tuple[str, str]] = {
+    "host": ("device", "host"), "device": ("host", "device"), "request": ("device", "device"),
+}  # fmt: skip
+"""Where a copy goes -> the tiers that it reads and writes."""
 
 
 class Books:
@@ -40,17 +47,41 @@ class Books:
         """Every page is free and nothing is known of any node, request, receipt or copy."""
         sizes = self.core.profile.sizes
         self.nodes = Nodes(self.core)
-        self.device = DevicePool(sizes.device_pages)
-        self.host = PagePool(sizes.host_pages)
+        stamps = Stamps(sizes.page_size)
+        self.device = DevicePool(sizes.device_pages, stamps)
+        self.host = PagePool(sizes.host_pages, stamps)
         self.requests: dict[RequestId, Pages] = {}
         self.receipts: dict[ReceiptId, Any] = {}
         self.copies: dict[TicketId, Copy] = {}
         self.issued: list[IssuedCopy] = []
+        self.running: dict[TicketId, IssuedCopy] = {}
         self.duplicates: list[int] = []
+
+    def pools(self) -> Mapping[str, PagePool]:
+        """Every pool, by its name in what is seen of contents."""
+        return {"device": self.device, "host": self.host}
 
     def pending(self) -> tuple[str, ...]:
         """The names of the copies whose end is not applied and of the running passes."""
         return tuple(sorted([*self.copies, *map(pass_name, self.device.passes)]))
+
+    def submit(self, copy: IssuedCopy) -> None:
+        """The copy runs, to be told of; one without ticket has ended at once."""
+        self.issued.append(copy)
+        if copy.ticket is None:
+            self.move(copy)
+        else:
+            self.running[copy.ticket] = copy
+
+    def move(self, copy: IssuedCopy) -> None:
+        """The pages and states that the copy fills hold what those hold that it reads."""
+        pools = self.pools()
+        source, target = _TIERS[copy.to]
+        if copy.source:
+            pools[target].memory.copy(pools[source].memory, copy.source, copy.target)
+        if copy.source_states:
+            states = pools[f"{source}_state"].memory
+            pools[f"{target}_state"].memory.copy(states, copy.source_states, copy.target_states)
 
     def accept(self, result: Any) -> list[int]:
         """The pages that an eviction step returned are given up; returns the device's (upstream: _free_values)."""

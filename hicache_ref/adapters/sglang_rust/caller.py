@@ -145,12 +145,16 @@ class Caller(Moving):
         return Done()
 
     def on_forward(self, op: Forward) -> Done | Invalid:
-        """A pass runs; the core does not see it."""
+        """A pass runs, unseen by the core. Its pages hold their KV at once, for what reads them comes after it."""
         own = self.requests.get(op.rid)
         reads = self.core.resident_pages(op.key, op.start)
         if own is None or reads is None or op.rid in self.device.passes:
             return Invalid(why=f"no idle request {op.rid}, or its first {op.start} pages are not resident")
-        self.device.passes[op.rid] = Pass(frozenset(reads), frozenset(own))
+        digests = self.core.hashes(op.key)
+        if op.start + len(own) != len(digests):
+            return Invalid(why=f"request {op.rid} has {len(own)} pages, not as many as key and start name")
+        self.device.memory.write(own, digests[op.start :])
+        self.device.passes[op.rid] = Pass(frozenset(reads), frozenset(own), digests[-1])
         return Done()
 
     def on_forward_done(self, op: ForwardDone) -> Done | Invalid:
@@ -241,11 +245,11 @@ class Caller(Moving):
         return Submitted(tickets=(ticket,), pages=pages) if refused is None else refused
 
     def on_copy_done(self, op: CopyDone) -> Done | Invalid:
-        """The copy has ended in the world; the core hears of it from the poll."""
-        copy = self.copies.get(op.ticket)
-        if copy is None or copy.ended:
+        """The copy has ended in the world, and its bytes are in place; the core hears of it from the poll."""
+        copy = self.running.pop(op.ticket, None)
+        if copy is None:
             return Invalid(why=f"no running copy {op.ticket}")
-        copy.ended = True
+        self.move(copy)
         return Done()
 
     def on_poll(self, op: Poll) -> Polled:
@@ -262,7 +266,7 @@ class Caller(Moving):
         for name, copy in self.copies.items():
             if copy.to != to:
                 continue
-            if not copy.ended or len(found) == agreed:
+            if name in self.running or len(found) == agreed:
                 break
             found.append(name)
         return found

@@ -39,7 +39,7 @@ class TreeCoreAdapter:
         return self.current().apply(operation)
 
     def observe(self, level: Level) -> Observation:
-        """What can be seen now, at most at level `tree`."""
+        """What can be seen now."""
         return self.current().observe(level)
 
     def current(self) -> ObservedCaller:

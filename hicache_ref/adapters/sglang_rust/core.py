@@ -14,7 +14,8 @@ from typing import Any
 import torch  # also makes the libraries resident that the core is linked against
 
 from hicache_ref.vocabulary.adapter import AdapterError
-from hicache_ref.vocabulary.ids import Pages
+from hicache_ref.vocabulary.hashing import chain, namespace_seed
+from hicache_ref.vocabulary.ids import PageHash, Pages
 from hicache_ref.vocabulary.keys import Key, pages_of, tokens_of
 from hicache_ref.vocabulary.profile import Profile, WritePolicy
 
@@ -77,6 +78,11 @@ class Core:
         """The tokens of the key's first `count` whole pages, or of all of them."""
         pages = pages_of(key.tokens, self.page_size, self.profile.bigram)
         return tokens_of(pages[:count], self.profile.bigram)
+
+    def hashes(self, key: Key) -> tuple[PageHash, ...]:
+        """The hash of the prefix that ends with each of the key's whole pages."""
+        bigram = self.profile.bigram
+        return chain(pages_of(key.tokens, self.page_size, bigram), namespace_seed(key.extra), bigram)
 
     def page_count(self, key: Key) -> int:
         """The number of the key's whole pages."""

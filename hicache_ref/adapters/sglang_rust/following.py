@@ -12,7 +12,9 @@ PROFILE = f"sglang-{VERSION}"
 KEPT_BY_CALLER: frozenset[str] = frozenset()
 """Requirements that the caller keeps (allocation, order of copies): a pass says nothing about the core."""
 
-UNOBSERVABLE: dict[str, str] = {}
+UNOBSERVABLE: dict[str, str] = dict.fromkeys(
+    ("HC-DRAFT-01", "HC-DRAFT-02", "HC-DRAFT-03", "HC-DRAFT-07"), "no draft pool is made: it would have the pages of KV"
+)
 """Requirements that cannot be seen here, each with its reason."""
 
 _CHOSEN_BY_PROFILE = frozenset({"write_policy", "write_through_threshold", "eviction", "slru_protected_threshold"})
@@ -20,7 +22,7 @@ _CHOSEN_BY_PROFILE = frozenset({"write_policy", "write_through_threshold", "evic
 DESCRIPTION = Description(
     name="sglang-rust",
     version=VERSION,
-    level="tree",
+    level="bytes",
     profile=PROFILE,
     operations=frozenset(OPERATION_TYPES) - STORAGE_OPERATIONS - {"copy_failed"},
     invalid="dies",

@@ -157,7 +157,7 @@ class Moving(Books):
         target_states = self.take_host_states(len(states))
         self.commit_backup(node, self.backup_target(target), target_states)
         self.tree.mark_write_through_pending([node], node)
-        self.issued.append(
+        self.submit(
             IssuedCopy(ticket=ticket, to="host", source=source, target=target, source_states=states,
                        target_states=target_states)
         )  # fmt: skip
@@ -207,7 +207,7 @@ class Moving(Books):
         self.copies[ticket] = Copy(
             to="device", node=node, write_back=self.tree.is_write_back(), lock=lock, host_lock=host_lock
         )
-        self.issued.append(
+        self.submit(
             IssuedCopy(ticket=ticket, to="device", source=source, target=target, source_states=source_states,
                        target_states=target_states)
         )  # fmt: skip

@@ -33,10 +33,10 @@ class ObservedCaller(Caller):
         return super().apply(operation)
 
     def observe(self, level: Level) -> Observation:
-        """Sizes at `counts`; pages of nodes too at `pages`; locks too at `tree` and above."""
+        """Sizes at `counts`; pages of nodes too at `pages`; locks at `tree`; what every page holds at `bytes`."""
         depth = LEVELS.index(level)
         return Observation(
-            level=min(level, "tree", key=LEVELS.index),
+            level=level,
             counts=self._counts(),
             free_device=tuple(self.device.free) if depth else (),
             free_host=tuple(self.host.free) if depth else (),
@@ -46,11 +46,20 @@ class ObservedCaller(Caller):
             held_device=tuple(sorted(self.device.held)) if depth else (),
             events=tuple(map(self.reported, one_a_page(self.tree.take_events()))),
             self_check=self._complaint() if depth else None,
+            contents=self._contents() if depth > LEVELS.index("tree") else None,
         )
 
     def reported(self, event: Event) -> Event:
         """The event as others are told of it."""
         return event
+
+    def _contents(self) -> dict[str, str]:
+        """What each page and each state slot that is not free was found to hold."""
+        return {
+            f"{name}:{page}": held
+            for name, pool in self.pools().items()
+            for page, held in pool.memory.read(without=pool.free)
+        }
 
     def _issued(self) -> tuple[IssuedCopy, ...]:
         issued = tuple(self.issued)

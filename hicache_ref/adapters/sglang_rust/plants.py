@@ -9,6 +9,7 @@ from hicache_ref.adapters.sglang_rust.books import Copy
 from hicache_ref.adapters.sglang_rust.observe import ObservedCaller
 from hicache_ref.vocabulary.events import BlockRemoved, BlockStored, Event
 from hicache_ref.vocabulary.ids import Pages
+from hicache_ref.vocabulary.observation import IssuedCopy
 
 
 class CommitDropped(ObservedCaller):
@@ -53,6 +54,17 @@ class SlotsSwappedBackup(ObservedCaller):
         return pages[::-1]
 
 
+class WrongPageCopied(ObservedCaller):
+    """Of each backup the last page is read beside where it is."""
+
+    def move(self, copy: IssuedCopy) -> None:
+        """The bytes of one page are those of another."""
+        if copy.to == "host" and copy.source:
+            beside = (copy.source[-1] + 1) % self.device.memory.count
+            copy = copy.model_copy(update={"source": (*copy.source[:-1], beside)})
+        super().move(copy)
+
+
 class WrongMedium(ObservedCaller):
     """What happens on host is reported as if it were on the device."""
 
@@ -84,6 +96,7 @@ PLANTS: dict[str, type[ObservedCaller]] = {
     "lock-leaked": LockLeaked,
     "slots-swapped-load": SlotsSwappedLoad,
     "slots-swapped-backup": SlotsSwappedBackup,
+    "wrong-page-copied": WrongPageCopied,
     "wrong-medium": WrongMedium,
     "freed-page-kept": FreedPageKept,
     "resplit-ignored": ResplitIgnored,

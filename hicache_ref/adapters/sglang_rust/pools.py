@@ -3,26 +3,31 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from hicache_ref.vocabulary.ids import Pages, RequestId
+from hicache_ref.adapters.sglang_hiradix.pages import Stamps
+from hicache_ref.adapters.sglang_rust.memory import Memory
+from hicache_ref.vocabulary.ids import PageHash, Pages, RequestId
 
 
 class Pass(NamedTuple):
-    """A running forward pass and the device pages that it touches."""
+    """A running forward pass, the device pages that it touches, and the hash of the prefix that it ends."""
 
     reads: frozenset[int]
     writes: frozenset[int]
+    end: PageHash
 
 
 class PagePool:
-    """Free pages, the one freed last taken first."""
+    """Free pages, the one freed last taken first, and what all pages hold."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, stamps: Stamps) -> None:
         self.free = list(range(count))
+        self.memory = Memory(count, stamps)
 
     def take(self, count: int) -> Pages:
-        """`count` pages that are free no more; the caller has made sure that there are as many."""
+        """`count` pages that are free no more and hold nothing; the caller has made sure that there are as many."""
         pages = tuple(self.free[len(self.free) - count :])
         del self.free[len(self.free) - count :]
+        self.memory.erase(pages)
         return pages
 
     def give_up(self, pages: Iterable[int]) -> None:
@@ -36,8 +41,8 @@ class DevicePool(PagePool):
     The core knows nothing of passes: upstream, the order of the CUDA stream is what protects such a page.
     """
 
-    def __init__(self, count: int) -> None:
-        super().__init__(count)
+    def __init__(self, count: int, stamps: Stamps) -> None:
+        super().__init__(count, stamps)
         self.passes: dict[RequestId, Pass] = {}
         self.held: dict[int, RequestId] = {}
 
@@ -69,8 +74,8 @@ class DevicePool(PagePool):
 class StatePool(PagePool):
     """State slots on device. A slot given up under what touches it is held by that until it has ended."""
 
-    def __init__(self, count: int) -> None:
-        super().__init__(count)
+    def __init__(self, count: int, stamps: Stamps) -> None:
+        super().__init__(count, stamps)
         self.touched: dict[str, Pages] = {}
         """Running passes and copies by name -> the slots that they change."""
 

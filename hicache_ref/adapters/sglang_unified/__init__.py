@@ -17,15 +17,20 @@ from hicache_ref.vocabulary.adapter import AdapterError
 CoreKind = Literal["python", "rust"]
 Components = Literal["full", "full+mamba"]
 
-_VALUES: dict[str, tuple[str, ...]] = {"core": get_args(CoreKind), "components": get_args(Components)}
+PLANT_NAMES = ("wrong-page-copied", "state-to-wrong-slot", "state-not-backed-up", "state-loaded-once")
+
+_VALUES: dict[str, tuple[str, ...]] = {
+    "core": get_args(CoreKind), "components": get_args(Components), "plant": ("none", *PLANT_NAMES),
+}  # fmt: skip
 """Options and their values, the first of them the default."""
 
 
 def make(options: Mapping[str, str], fetch: bool, step_timeout: float) -> ProcessAdapter:
     """An adapter whose child process holds the core; the wheel is in the cache.
 
-    Option `core` is python or rust, `components` full or full+mamba. Raises AdapterError for what is neither, and where
-    the core cannot be had.
+    Option `core` is python or rust, `components` full or full+mamba; `plant` names a fault planted in how bytes are
+    moved beside states, to try the oracle. Raises AdapterError for what is none of these, and where the core cannot
+    be had.
     """
     for name, value in options.items():
         if name not in _VALUES:
@@ -34,7 +39,9 @@ def make(options: Mapping[str, str], fetch: bool, step_timeout: float) -> Proces
             expected = " or ".join(_VALUES[name])
             raise AdapterError(f"option {name}={value} of sglang-unified, expected {expected}")
     chosen = {name: options.get(name, values[0]) for name, values in _VALUES.items()}
-    adapter = in_process(f"{__name__}.child", chosen["core"], chosen["components"], str(_source(chosen["core"], fetch)))
+    if chosen["plant"] != "none" and chosen["components"] == "full":
+        raise AdapterError("option plant of sglang-unified needs components=full+mamba; sglang-rust has plants without")
+    adapter = in_process(f"{__name__}.child", *chosen.values(), str(_source(chosen["core"], fetch)))
     adapter.step_timeout = step_timeout
     return adapter
 

@@ -1,4 +1,4 @@
-"""The process that holds a core: `python -m hicache_ref.adapters.sglang_unified.child CORE COMPONENTS SOURCE`."""
+"""The process that holds a core: `python -m hicache_ref.adapters.sglang_unified.child CORE COMPONENTS PLANT SOURCE`."""
 
 import importlib
 import sys
@@ -15,6 +15,7 @@ from hicache_ref.adapters.sglang_rust.core import load_bindings
 from hicache_ref.adapters.sglang_rust.observe import ObservedCaller
 from hicache_ref.adapters.sglang_unified.face import PythonBindings
 from hicache_ref.adapters.sglang_unified.following import describe
+from hicache_ref.adapters.sglang_unified.plants import PLANTS
 from hicache_ref.adapters.sglang_unified.states import StateCaller
 from hicache_ref.adapters.sglang_unified.wheels import REAL
 from hicache_ref.vocabulary.adapter import AdapterError
@@ -32,18 +33,19 @@ def python_bindings(root: Path) -> PythonBindings:
         raise AdapterError(f"cannot import UnifiedTreeCore from {root}: {error}") from error
 
 
-def adapter_of(core: str, components: str, source: Path) -> TreeCoreAdapter:
+def adapter_of(core: str, components: str, plant: str, source: Path) -> TreeCoreAdapter:
     """An Adapter over that core. Raises AdapterError."""
     bindings = load_bindings(source) if core == "rust" else python_bindings(source)
     has_states = components == "full+mamba"
-    return TreeCoreAdapter(bindings, StateCaller if has_states else ObservedCaller, describe(has_states=has_states))
+    caller = PLANTS.get(plant, StateCaller) if has_states else ObservedCaller
+    return TreeCoreAdapter(bindings, caller, describe(has_states=has_states))
 
 
 def main(arguments: list[str]) -> None:
     """Standard input has been served to its end."""
-    core, components, source = arguments
+    core, components, plant, source = arguments
     torch.set_num_threads(1)
-    serve(adapter_of(core, components, Path(source)))
+    serve(adapter_of(core, components, plant, Path(source)))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,11 @@ PROFILE = f"sglang-unified-{following.VERSION}"
 
 _INSERT_WAITS = "an insert waits for the pass that changes its state, so no copy meets one"
 
-UNOBSERVABLE = dict.fromkeys(("HC-INSERT-54", "HC-XFER-13", "HC-XFER-50"), _INSERT_WAITS) | {
-    "HC-STATE-62": "a running copy pins the states that it reads and fills, so none of them is given up"
-}
+UNOBSERVABLE = (
+    following.UNOBSERVABLE
+    | dict.fromkeys(("HC-INSERT-54", "HC-XFER-13", "HC-XFER-50"), _INSERT_WAITS)
+    | {"HC-STATE-62": "a running copy pins the states that it reads and fills, so none of them is given up"}
+)
 """Requirements that cannot be seen with states, each with its reason."""
 
 

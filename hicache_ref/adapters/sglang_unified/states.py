@@ -5,10 +5,12 @@ where the order can be seen. A request's slot is filled by a copy that pins its 
 scheduler pins it for longer.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from hicache_ref.adapters.sglang_hiradix.pages import Stamps
 from hicache_ref.adapters.sglang_rust.books import Copy
 from hicache_ref.adapters.sglang_rust.core import STATE
 from hicache_ref.adapters.sglang_rust.moving import state_transfer
@@ -41,11 +43,15 @@ class StateCaller(ObservedCaller):
     def start_afresh(self) -> None:
         """As below, and every state slot is free."""
         super().start_afresh()
-        sizes = self.core.profile.sizes
-        self.states = StatePool(sizes.device_states)
-        self.host_states = PagePool(sizes.host_states)
+        sizes, stamps = self.core.profile.sizes, Stamps(1)
+        self.states = StatePool(sizes.device_states, stamps)
+        self.host_states = PagePool(sizes.host_states, stamps)
         self.request_states: dict[RequestId, Pages] = {}
         self.host_receipts: dict[ReceiptId, Any] = {}
+
+    def pools(self) -> Mapping[str, PagePool]:
+        """Also those of states."""
+        return {**super().pools(), "device_state": self.states, "host_state": self.host_states}
 
     def accept_states(self, result: Any) -> None:
         """State slots that an eviction step returned are given up."""
@@ -113,7 +119,7 @@ class StateCaller(ObservedCaller):
         lock = self.tree.inc_lock_ref(source)
         self.copies[ticket] = Copy(to="request", node=source, write_back=self.tree.is_write_back(), lock=lock)
         self.states.touched[ticket] = target
-        self.issued.append(
+        self.submit(
             IssuedCopy(ticket=ticket, to="request", source=(), target=(), source_states=slots, target_states=target)
         )
 
@@ -144,7 +150,10 @@ class StateCaller(ObservedCaller):
         return done
 
     def on_forward_done(self, op: ForwardDone) -> Done | Invalid:
-        """The pass has ended, and what it alone still held is free."""
+        """The pass has ended: the slot holds the state where the key ends, and what the pass alone held is free."""
+        ended = self.device.passes.get(op.rid)
+        if ended is not None:
+            self.states.memory.write(self.states.touched[pass_name(op.rid)], (ended.end,))
         done = super().on_forward_done(op)
         self.states.end(pass_name(op.rid))
         return done

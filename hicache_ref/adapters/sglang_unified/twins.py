@@ -50,7 +50,7 @@ class TwinStepper:
         self.steps.append(Recorded(op))
         outcome = self.model.step(op).outcome
         self._expect_equal(op, "answer", *(_told(each, op) for each in self.twins))
-        python, rust = (_shown(each.observe("tree")) for each in self.twins)
+        python, rust = (_shown(each.observe("bytes")) for each in self.twins)
         for name, one in python.items():
             self._expect_equal(op, name, one, rust[name])
         return outcome
@@ -84,6 +84,7 @@ def _shown(seen: Observation) -> dict[str, object]:
         "free states": (sorted(seen.free_device_state), sorted(seen.free_host_state)),
         "held": (seen.held_device, seen.held_device_state), "copies": seen.copies,
         "events": sorted(map(repr, seen.events or ())), "complaint": seen.self_check is not None,
+        "contents": seen.contents,
     }  # fmt: skip
 
 
