@@ -19,7 +19,7 @@ from hicache_ref.model import Model, Step
 from hicache_ref.model.chooser import DrawnChooser
 from hicache_ref.requirements import Broken, Checker
 from hicache_ref.search.alphabet import SINGLE
-from hicache_ref.search.composites import COMPOSITE
+from hicache_ref.search.kinds import COMPOSITE
 from hicache_ref.search.walk import Plan, Walk, draw_profile
 from hicache_ref.storage.base import Backend
 from hicache_ref.storage.faulty import Faults, FaultyBackend

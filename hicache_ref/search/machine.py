@@ -17,9 +17,10 @@ from hicache_ref.model import Model, State
 from hicache_ref.model.chooser import POLICY, DrawnChooser
 from hicache_ref.requirements import Checker
 from hicache_ref.search.alphabet import SINGLE, can_be_loaded, invalid
-from hicache_ref.search.composites import COMPOSITE, NEEDED, settle
+from hicache_ref.search.composites import settle
 from hicache_ref.search.drawing import Drawing
 from hicache_ref.search.finding import Finding, Found, Recorded
+from hicache_ref.search.kinds import COMPOSITE, NEEDED
 from hicache_ref.search.minimise import minimise
 from hicache_ref.search.stepping import ModelStepper
 from hicache_ref.search.walk import CUT_SHARE, HYBRID_WEIGHT, WITHOUT_STORAGE, draw_profile

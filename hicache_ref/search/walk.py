@@ -8,8 +8,9 @@ from typing import Protocol
 
 from hicache_ref.model import Model
 from hicache_ref.search.alphabet import SINGLE, invalid
-from hicache_ref.search.composites import COMPOSITE, NEEDED, settle
+from hicache_ref.search.composites import settle
 from hicache_ref.search.drawing import Drawing
+from hicache_ref.search.kinds import COMPOSITE, NEEDED
 from hicache_ref.search.storing import attach
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.adapter import Hybrid
