@@ -85,14 +85,16 @@ def minimise(
         first = replay(steps, make, with_choices=with_choices)
         if finding.same_as(first.finding):
             kept = first.steps if with_choices else tuple(Recorded(each.op) for each in first.steps)
-            return _Search(Replay(kept, first.finding), make, replays_max, give_up).run()
+            return _Search(finding, Replay(kept, first.finding), make, replays_max, give_up).run()
     return Replay(tuple(steps), finding)
 
 
 class _Search:
     """One search: the plainest trace so far, and what may still be spent on a plainer one."""
 
-    def __init__(self, best: Replay, make: Callable[[], Replayable], budget: int, give_up: Callable[[], bool]) -> None:
+    def __init__(self, finding: Finding, best: Replay, make: Callable[[], Replayable], budget: int,
+                 give_up: Callable[[], bool]) -> None:  # fmt: skip
+        self.finding = finding
         self.best = best
         self.make = make
         self.budget = budget
@@ -150,8 +152,7 @@ class _Search:
         self.tried.add(name)
         self.budget -= 1
         tried = replay(steps, self.make, fit=True)
-        if self.best.finding is None or not self.best.finding.same_as(tried.finding):
-            return False
-        lighter = weight(tried.steps) < weight(self.best.steps)
-        self.best = tried if lighter else self.best
-        return lighter
+        better = self.finding.same_as(tried.finding) and weight(tried.steps) < weight(self.best.steps)
+        if better:
+            self.best = tried
+        return better
