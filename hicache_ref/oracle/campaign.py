@@ -28,6 +28,10 @@ MINIMISE_REPLAYS = 1_500
 MINIMISE_SECONDS = 30.0
 """Where each replay waits for an implementation that hangs, a longer trace is better than none."""
 
+LONG_TRACE = 15
+TRIES_AGAIN = 2
+"""How often a finding whose smallest trace is longer than that is made small from another walk that met it."""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -121,6 +125,7 @@ class Campaign:
         self.outlook = Outlook()
         self.stop = False
         self.ends_at = float("inf")
+        self.tried_again: Counter[object] = Counter()
 
     def run(self, budget: Budget) -> Outlook:
         """The budget is spent, or the first new divergence was found and the campaign does not keep going."""
@@ -298,9 +303,10 @@ class Campaign:
         if self.wanted and finding.requirement not in self.wanted and finding.source != "oracle":
             self.outlook.elsewhere[finding.requirement] += 1
             return
-        filed = [each.finding for each in self.outlook.divergences if self.blind or each.known is None]
-        if any(each.same_as(finding) for each in filed):
-            return
+        for at, each in enumerate(self.outlook.divergences):
+            if (self.blind or each.known is None) and each.finding.same_as(finding):
+                self.outlook.divergences[at] = self._shorter(each, lockstep)
+                return
         # What is known by its place or its words needs no small trace to be recognised.
         named = () if self.blind else [each for each in self.known if each.is_told_by_itself]
         at_once = any(each.covers(finding, (), lockstep.met) for each in named)
@@ -315,6 +321,19 @@ class Campaign:
             if (other.known, other.finding.identity) == (known, final.identity):
                 return
         self.outlook.divergences.append(divergence)
+
+    def _shorter(self, divergence: Divergence, lockstep: Lockstep) -> Divergence:
+        """The divergence, of a shorter trace if it has a long one and this walk, which met it too, gives that."""
+        finding = divergence.finding
+        if len(divergence.steps) <= LONG_TRACE or self.tried_again[finding.identity] >= TRIES_AGAIN:
+            return divergence
+        self.tried_again[finding.identity] += 1
+        small = self._minimised(lockstep, finding)
+        if small.finding is None or len(small.steps) >= len(divergence.steps):
+            return divergence
+        if self._known_as(small.finding, small.steps, lockstep) != divergence.known:
+            return divergence
+        return Divergence(small.finding, lockstep.profile, small.steps, len(lockstep.steps), divergence.known)
 
     def _known_as(self, finding: Finding, steps: tuple[Recorded, ...], lockstep: Lockstep) -> str | None:
         """Which known divergence the finding is, whose smallest trace is `steps`."""
