@@ -25,6 +25,7 @@ from hicache_ref.search.minimise import minimise
 from hicache_ref.search.stepping import ModelStepper
 from hicache_ref.search.walk import CUT_SHARE, HYBRID_WEIGHT, WITHOUT_STORAGE, draw_profile
 from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.adapter import Hybrid
 from hicache_ref.vocabulary.ids import STATE_DEVICE
 from hicache_ref.vocabulary.operations import OPERATION_TYPES, STORAGE_OPERATIONS, Operation
 from hicache_ref.vocabulary.profile import Profile, Rules
@@ -85,12 +86,13 @@ class Subject:
     """Requirements that are judged; None: all."""
 
     operations: frozenset[str] = frozenset(OPERATION_TYPES)
+    hybrid: Hybrid = "drawn"
     met: Counter[str] = field(default_factory=Counter)
     """How often each witness was met in all that was driven."""
 
     def profile(self, rng: random.Random) -> Profile:
         """A profile as a walk would draw it."""
-        drawn = draw_profile(rng, self.base, hybrid="drawn")
+        drawn = draw_profile(rng, self.base, hybrid=self.hybrid)
         rules = Rules.model_validate({**drawn.rules.model_dump(), **(self.rules or {})})
         return drawn.model_copy(update={"rules": rules})
 

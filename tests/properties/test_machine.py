@@ -16,6 +16,7 @@ from hicache_ref.requirements import REQUIREMENTS, Checker
 from hicache_ref.search.machine import Failure, Subject, machine_for, run_machine
 from hicache_ref.search.minimise import replay
 from hicache_ref.search.stepping import ModelStepper
+from hicache_ref.vocabulary.adapter import Hybrid
 from hicache_ref.vocabulary.operations import OPERATION_TYPES, STORAGE_OPERATIONS
 from hicache_ref.vocabulary.profile import profile_named
 
@@ -33,10 +34,11 @@ UPPER = frozenset(OPERATION_TYPES) - STORAGE_OPERATIONS
 
 
 def found(fault: str, given: settings, only: frozenset[str] | None = None) -> Failure | None:
-    """What the machine finds in a cache with this fault of the upper tiers; storage is left out."""
+    """What the machine finds in a cache with this fault of the upper tiers; what it does not need is left out."""
     planted = FAULTS[fault]
+    hybrid: Hybrid = "always" if planted.state else "never"
     try:
-        run_machine(Subject(planted.model, rules=planted.rules, only=only, operations=UPPER), given)
+        run_machine(Subject(planted.model, rules=planted.rules, only=only, operations=UPPER, hybrid=hybrid), given)
     except Failure as failure:
         return failure
     return None
