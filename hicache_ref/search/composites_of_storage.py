@@ -29,6 +29,17 @@ def abandon(d: Drawing) -> Iterator[Operation]:
     yield ops.Poll(releases=4)
 
 
+def break_off(d: Drawing) -> Iterator[Operation]:
+    """Storage is detached or all is reset while pages are read, for a request or for nobody; by force, where it can."""
+    yield from attached(d)
+    rid = d.rng.choice(REQUESTS[:2])
+    yield ops.Prefetch(rid=rid, key=d.key(), now=d.now)
+    yield from _fetching(d, rid, d.rng.randint(1, 4))
+    if d.rng.random() < 0.5:
+        yield ops.Abort(rid=rid)
+    yield ops.Detach(force=d.forces) if d.rng.random() < 0.6 else ops.Reset(force=d.forces)
+
+
 def fetch(d: Drawing) -> Iterator[Operation]:
     """What was written to storage has left both tiers, and is asked for again; the request may not wait for it."""
     yield from attached(d)

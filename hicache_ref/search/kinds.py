@@ -2,10 +2,20 @@
 
 from hicache_ref.search.composites import build, flush, reload, request, settle
 from hicache_ref.search.composites_of_states import belated, fade, go_on, revive, topple
-from hicache_ref.search.composites_of_storage import abandon, collide, come_back, fetch, grow, overtake, stake
+from hicache_ref.search.composites_of_storage import (
+    abandon,
+    break_off,
+    collide,
+    come_back,
+    fetch,
+    grow,
+    overtake,
+    stake,
+)
 from hicache_ref.search.drawing import Composite
 
 COMPOSITE: dict[str, Composite] = {
+    "break_off": break_off,
     "fetch": fetch,
     "overtake": overtake,
     "collide": collide,
@@ -26,6 +36,7 @@ COMPOSITE: dict[str, Composite] = {
 }
 
 NEEDED: dict[str, str] = {
+    "break_off": "detach",
     "fetch": "prefetch",
     "overtake": "prefetch",
     "come_back": "prefetch",

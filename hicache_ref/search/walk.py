@@ -25,7 +25,7 @@ CUT_SHARE = 0.06
 KIND_WEIGHT = {
     "take_pages": 0.4, "request": 3.0, "settle": 1.0, "flush": 0.5, "reload": 0.7,
     "fetch": 1.2, "overtake": 0.5, "come_back": 0.5, "stake": 0.4, "grow": 0.8, "build": 0.4, "abandon": 0.3,
-    "collide": 0.1,
+    "collide": 0.1, "break_off": 0.2,
 }  # fmt: skip
 HYBRID_WEIGHT = KIND_WEIGHT | {"collide": 0.6, "topple": 0.6, "fade": 0.6, "revive": 0.6, "belated": 0.6, "lock": 3.0}
 """Likewise of hybrid models, where a state has to be met that is there for a short while."""
