@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from hypothesis import Phase, settings
+from hypothesis import Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
@@ -87,6 +87,9 @@ class Subject:
 
     operations: frozenset[str] = frozenset(OPERATION_TYPES)
     hybrid: Hybrid = "drawn"
+    seed: int | None = None
+    """Where Hypothesis begins; None: as its settings say."""
+
     met: Counter[str] = field(default_factory=Counter)
     """How often each witness was met in all that was driven."""
 
@@ -186,7 +189,8 @@ def machine_for(subject: Subject) -> type[CacheMachine]:
     """
     weights = {kind: max(1, round(HYBRID_WEIGHT.get(kind, 1))) for kind in (*SINGLE, *COMPOSITE)}
     members = {f"{kind}_{copy}": _rule_of(kind) for kind, weight in weights.items() for copy in range(weight)}
-    return type("CacheMachine", (CacheMachine,), {**members, "subject": subject})
+    machine = type("CacheMachine", (CacheMachine,), {**members, "subject": subject})
+    return machine if subject.seed is None else seed(subject.seed)(machine)
 
 
 def run_machine(subject: Subject, given: settings | None = None) -> None:

@@ -6,7 +6,6 @@ requirement, and shows that a cache with a fault fails it.
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,23 +29,19 @@ HUNT = settings(SHORT, max_examples=1500)
 
 
 SMALL_STEPS = 12
+TRIES = 4
+"""Not every way to a fault is a short one."""
 
 UPPER = frozenset(OPERATION_TYPES) - STORAGE_OPERATIONS
 
 
-SIMPLE = {"write_policy": "write_through"}
-"""Rules under which stories are short: nothing has to be evicted to be copied."""
-
-
-def found(
-    fault: str, given: settings, only: frozenset[str] | None = None, rules: Mapping[str, str] | None = None
-) -> Failure | None:
+def found(fault: str, given: settings, only: frozenset[str] | None = None, seed: int | None = None) -> Failure | None:
     """What the machine finds in a cache with this fault of the upper tiers; what it does not need is left out."""
     planted = FAULTS[fault]
     hybrid: Hybrid = "always" if planted.state else "never"
-    merged = {**(rules or {}), **planted.rules}
+    subject = Subject(planted.model, rules=planted.rules, only=only, operations=UPPER, hybrid=hybrid, seed=seed)
     try:
-        run_machine(Subject(planted.model, rules=merged, only=only, operations=UPPER, hybrid=hybrid), given)
+        run_machine(subject, given)
     except Failure as failure:
         return failure
     return None
@@ -56,11 +51,10 @@ def check_one_requirement(requirement: str, fault: str) -> None:
     """The healthy cache keeps the requirement by itself, and the cache with the fault breaks it, in a few steps."""
     only = frozenset({requirement})
     run_machine(Subject(only=only), SHORT)
-    failure = found(fault, HUNT, only, SIMPLE)
+    failures = [found(fault, HUNT, only, seed) for seed in range(TRIES)]
 
-    assert failure is not None
-    assert requirement == failure.finding.requirement
-    assert len(failure.steps) <= SMALL_STEPS
+    assert [requirement] * TRIES == [failure.finding.requirement for failure in failures if failure]
+    assert min(len(failure.steps) for failure in failures if failure) <= SMALL_STEPS
 
 
 def test_backup_prefix_is_contiguous() -> None:
