@@ -74,6 +74,30 @@ def reset_is_fresh(change: Change[Reset, Done]) -> int:
     return 1
 
 
+_KEPT = ("tickets", "passes", "requests", "receipts", "policy", "clock")
+
+
+def _changed(before: View, after: View) -> list[str]:
+    """The parts beside storage that are not as before; the tree may have lost what only ended work kept there."""
+    changed = [name for name in _KEPT if getattr(before, name) != getattr(after, name)]
+    return changed if _has_kept_rows(before, after) else [*changed, "row"]
+
+
+def _has_kept_rows(before: View, after: View) -> bool:
+    """The nodes are as before, but for such as no match can end at, nor below."""
+    if before.row == after.row:
+        return True
+    gone = before.row.keys() - after.row.keys()
+    if any(before.row[number].has_state for number in gone) or not before.profile.state:
+        return False
+    left = {number: row for number, row in before.row.items() if number not in gone}
+    cut = {
+        number: row._replace(children=tuple(each for each in row.children if each[1] not in gone))
+        for number, row in left.items()
+    }
+    return cut == after.row
+
+
 @step("HC-LIFE-06", "reset", "detach", told=("refused",))
 def refused_closes_storage_work(change: Change[Reset | Detach, Refused]) -> int:
     """What has to be waited for is named, all other storage work is over, and all else is as before."""
@@ -85,8 +109,7 @@ def refused_closes_storage_work(change: Change[Reset | Detach, Refused]) -> int:
     over = (now.open, now.answers, now.reads, now.writes, now.release, now.occupied, now.loaded)
     if any(over) or now.records.keys() - waiting or now.records.keys() != was.records.keys() & set(waiting):
         raise Broken.because(f"storage work {sorted(now.records)} is left, with {over}, at work were {waiting}")
-    kept = ("row", "tickets", "passes", "requests", "receipts", "policy", "clock")
-    changed = [name for name in kept if getattr(before, name) != getattr(after, name)]
+    changed = _changed(before, after)
     if changed or (was.attached, was.backend, was.settings) != (now.attached, now.backend, now.settings):
         raise Broken.because(f"a refused {change.op.op} changed {changed or 'what is attached'}")
     return 1
@@ -124,9 +147,8 @@ def detach_leaves_nothing(change: Change[Detach, Done]) -> int:
         raise Broken.because(f"a detach succeeded while {running} ran")
     if after.storage.attached or left_of(after.storage):
         raise Broken.because(f"after a detach {left_of(after.storage) or 'storage'} is there")
-    kept = ("row", "tickets", "passes", "requests", "receipts", "policy", "clock")
-    changed = [name for name in kept if getattr(before, name) != getattr(after, name)]
-    if changed or change.what.events:
+    changed = _changed(before, after)
+    if changed or (change.what.events and before.row == after.row):
         raise Broken.because(f"a detach changed {changed or 'what is published'}")
     return 1
 
