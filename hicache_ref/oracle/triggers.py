@@ -217,11 +217,10 @@ def _pools_fail(op: Operation, model: Model, askers: Askers) -> bool:
 
 
 def _prefetches_ended_by(op: Operation, model: Model) -> list[Prefetch]:
-    """The prefetches that were not answered, or read, when the step ended them by force."""
+    """The prefetches on the books when the step ended them by force."""
     if not isinstance(op, ops.Detach | ops.Reset) or not op.force:
         return []
-    records = model.state.storage.records.values()
-    return [record for record in records if isinstance(record, PrefetchQueued | PrefetchReading)]
+    return [record for record in model.state.storage.records.values() if isinstance(record, Prefetch)]
 
 
 def _force_on_open(op: Operation, model: Model, askers: Askers) -> bool:
