@@ -167,7 +167,7 @@ class HostStatesNeverRefreshed(Model):
                 yield node
 
 
-@plant_in_hybrid("locked-state-evicted", "K4", OWN, expected=("HC-EVICT-04", "HC-STATE-23"))
+@plant_in_hybrid("locked-state-evicted", "K4", OWN, expected=("HC-EVICT-04", "HC-STATE-23", "HC-CONF-01"))
 class LockedStateEvicted(Model):
     """The state of a node is evicted while a lock holds it."""
 

@@ -75,9 +75,12 @@ def minimise(
     finding: Finding,
     replays_max: int = REPLAYS_MAX,
     give_up: Callable[[], bool] = lambda: False,
+    *,
+    plainly: bool = True,
 ) -> Replay:
     """The fewest and plainest steps found that still end in the same finding; the given ones if they do not replay.
 
+    If they need not be told `plainly`, steps are only deleted, which takes half as long.
     Tried with plain choices first, since recorded ones go stale when a step is deleted; then with the recorded.
     Once `give_up` says so, what has been found by then is returned.
     """
@@ -85,7 +88,7 @@ def minimise(
         first = replay(steps, make, with_choices=with_choices)
         if finding.same_as(first.finding):
             kept = first.steps if with_choices else tuple(Recorded(each.op) for each in first.steps)
-            return _Search(finding, Replay(kept, first.finding), make, replays_max, give_up).run()
+            return _Search(finding, Replay(kept, first.finding), make, replays_max, give_up, plainly).run()
     return Replay(tuple(steps), finding)
 
 
@@ -93,12 +96,13 @@ class _Search:
     """One search: the plainest trace so far, and what may still be spent on a plainer one."""
 
     def __init__(self, finding: Finding, best: Replay, make: Callable[[], Replayable], budget: int,
-                 give_up: Callable[[], bool]) -> None:  # fmt: skip
+                 give_up: Callable[[], bool], plainly: bool) -> None:  # fmt: skip
         self.finding = finding
         self.best = best
         self.make = make
         self.budget = budget
         self.give_up = give_up
+        self.plainly = plainly
         self.tried: set[str] = set()
 
     def run(self) -> Replay:
@@ -111,7 +115,8 @@ class _Search:
         while helped and not self._is_over():
             length = len(self.best.steps)
             self._improve(without)
-            self._improve(partial(plainer, model=self.make().model))
+            if self.plainly:
+                self._improve(partial(plainer, model=self.make().model))
             helped = len(self.best.steps) < length or self._is_shorter_by_more()
         return self.best
 
@@ -119,7 +124,7 @@ class _Search:
         """Whether what takes many tries helped once: any two steps of a short trace gone, or a part of a long one."""
         length = len(self.best.steps)
         return (length <= PAIRS_MAX and self._improve(without_two, once=True)) or (
-            length > LONG and self._improve(with_a_match, once=True)
+            self.plainly and length > LONG and self._improve(with_a_match, once=True)
         )
 
     def _is_over(self) -> bool:
