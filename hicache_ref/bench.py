@@ -209,7 +209,7 @@ def _model_vs_rust(name: str, repeats: int, adapter: ProcessAdapter, walks: Walk
 def _walks_of(adapter: ProcessAdapter) -> Walks:
     """Steps of walks on which the compiled core and the model agree. Raises AdapterError where there is none."""
     profile, description = profile_named(RUST_RULES), adapter.describe()
-    plan = Plan(invalid_share=0.0, operations=description.operations)
+    plan = Plan(invalid_share=0.0, operations=description.operations, attach_failures=(), forces=False)
     walks = []
     for seed in range(WALKS_MADE):
         lockstep = Lockstep(adapter, description, profile, description.level, Checker(profile))

@@ -19,7 +19,7 @@ from hicache_ref.model import Model, Step
 from hicache_ref.model.chooser import DrawnChooser
 from hicache_ref.requirements import Broken, Checker
 from hicache_ref.search.alphabet import SINGLE
-from hicache_ref.search.composites import COMPOSITE
+from hicache_ref.search.kinds import COMPOSITE
 from hicache_ref.search.walk import Plan, Walk, draw_profile
 from hicache_ref.storage.base import Backend
 from hicache_ref.storage.faulty import Faults, FaultyBackend
@@ -140,7 +140,9 @@ class _Episode:
         self.is_judged = False
         """Whether the checker knows the state before the next step, and judges that."""
 
-        self.walk = Walk(self, rng, Plan(invalid_share=0.02), swarm=rng.random() < 0.5)
+        self.walk = Walk(
+            self, rng, Plan(invalid_share=0.02, attach_failures=(), forces=False), swarm=rng.random() < 0.5
+        )
 
     @property
     def model(self) -> Model:

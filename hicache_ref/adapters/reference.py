@@ -26,6 +26,7 @@ from hicache_ref.vocabulary.observation import Counts, IssuedCopy, Level, Observ
 from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.outcomes import Outcome
 from hicache_ref.vocabulary.profile import Profile
+from hicache_ref.vocabulary.storage import ATTACH_FAILURES
 
 
 class _Witness(PolicyChooser):
@@ -65,6 +66,8 @@ class ReferenceAdapter:
             draft=True,
             hybrid="drawn",
             peers=True,
+            attach_failures=ATTACH_FAILURES,
+            forces=True,
         )
 
     def reset(self, profile: Profile) -> None:

@@ -82,6 +82,9 @@ def check(
         Path | None,
         typer.Option("--known", metavar="FILE", help="Known divergences  [default: those that come with the adapter]"),
     ] = None,
+    blind: Annotated[
+        bool, typer.Option("--blind", help="Walk as if nothing was known, and name afterwards what was found.")
+    ] = False,
     report: Annotated[Path, typer.Option("--report", metavar="DIR", help="Where reports and traces go.")] = REPORTS,
     stop_at_first: Annotated[
         bool, typer.Option("--stop-at-first", help="End at the first new divergence, the budget unspent.")
@@ -101,12 +104,14 @@ def check(
         if trace is not None:
             if adapter or adapter_cmd or profile:
                 raise Problem("--trace with an adapter or a profile, expected neither: the trace names both")
+            if blind:
+                raise Problem("--trace with --blind, expected one of them: a trace has been walked")
             run, folder = _judged(trace, wanted, known, report, stack)
         else:
             if steps is None and examples is None and time_budget is None:
                 time_budget = TIME_BUDGET
             budget = Budget(steps=steps, walks=examples, seconds=time_budget)
-            campaign = _campaign(chosen, profile, wanted, seed, known, not stop_at_first, stack)
+            campaign = _campaign(chosen, profile, wanted, seed, known, blind, not stop_at_first, stack)
             run, folder = _walked(campaign, chosen, budget, report, not no_color, stack)
         verdict, texts = run.report(folder.path)
         if format is Format.json:
@@ -117,7 +122,7 @@ def check(
 
 
 def _campaign(chosen: Chosen, profile: str | None, wanted: frozenset[str], seed: int, known: Path | None,
-              keep_going: bool, stack: ExitStack) -> Campaign:  # fmt: skip
+              blind: bool, keep_going: bool, stack: ExitStack) -> Campaign:  # fmt: skip
     """The campaign that the options describe; the adapter is closed with `stack`. Raises Problem, AdapterError."""
     made = chosen.opened()
     if hasattr(made, "close"):
@@ -125,7 +130,8 @@ def _campaign(chosen: Chosen, profile: str | None, wanted: frozenset[str], seed:
     description = made.describe()
     name = profile or description.profile
     return Campaign(
-        made, profile_of(name), seed=seed, known=_known(known, description), keep_going=keep_going,
+        made, profile_of(name), seed=seed, known=_known(known, description), blind=blind,
+        keep_going=keep_going,
         fixed_sizes=any(part in SIZES for part in name.split("/")), wanted=wanted,
     )  # fmt: skip
 
@@ -178,6 +184,7 @@ def _walked(campaign: Campaign, chosen: Chosen, budget: Budget, report: Path, co
         story=partial(_story, campaign),
         replay=lambda path: shlex.join(["hicache-ref", "replay", str(path), *chosen.words()]),
         walks=outlook.walks,
+        blind=campaign.blind,
         remarks=remarks,
     )
     return run, folder

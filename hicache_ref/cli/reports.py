@@ -37,6 +37,7 @@ class Run:
     """The command that executes or judges the trace in this file again."""
 
     walks: int | None = None
+    blind: bool = False
     remarks: list[str] = field(default_factory=list)
 
     def report(self, folder: Path) -> tuple[CheckReport, list[str]]:
@@ -92,14 +93,20 @@ class Run:
         )
 
     def _about_known(self) -> list[str]:
-        """Each known divergence whose trace was replayed or that was met, and whether it is still there."""
-        met = {each.known for each in self.outlook.divergences}
+        """Each known divergence whose trace was replayed, and whether it is still there; blind, each that was found."""
+        met: dict[str | None, int] = {}
+        for each in self.outlook.divergences:
+            met[each.known] = min(len(each.steps), met.get(each.known, len(each.steps)))
         said = []
         for entry in self.known:
             if entry.id in self.outlook.replayed:
                 state = "still fails" if self.outlook.replayed[entry.id] else "gone"
                 state += ", met" if entry.id in met else ""
-                said.append(f"known {entry.id}: {state} ({entry.requirement} at {entry.operation}; {entry.reason})")
+            elif self.blind and entry.id in met:
+                state = f"found, {met[entry.id]} operations"
+            else:
+                continue
+            said.append(f"known {entry.id}: {state} ({entry.requirement} at {entry.operation}; {entry.reason})")
         return said
 
     def _about_others(self) -> list[str]:

@@ -40,6 +40,7 @@ from hicache_ref.vocabulary.operations import (
     Poll,
     QueryDone,
     ReadDone,
+    Reset,
 )
 from hicache_ref.vocabulary.outcomes import Invalid, Outcome, Refused
 from hicache_ref.vocabulary.profile import Profile
@@ -110,6 +111,10 @@ class StoredCache:
             raise ValueError("the cache is closed, expected an open one")
         if op.op in WORLD:
             return Invalid(why=f"{op.op} is told by the world, expected an operation of the scheduler")
+        if isinstance(op, Detach | Reset) and op.force:
+            return Invalid(why=f"{op.op} by force, expected without: a call of a store cannot be ended from outside")
+        if isinstance(op, Attach) and op.fails:
+            return Invalid(why=f"an attach whose {op.fails} failed, expected one without: the store tells what fails")
         if isinstance(op, Attach):
             return self._attach(op)
         if isinstance(op, Detach):
@@ -207,6 +212,7 @@ class StoredCache:
         try:
             link = Link(self._opener, self.memory, self._naming, self.settings.workers, self._kind)
         except Exception as error:
+            self._apply(op.model_copy(update={"fails": "store"}))
             return Refused(why=f"the store cannot be attached: {error}")
         self._link = link
         self._at_end = weakref.finalize(self, link.give_up, self.settings.stop_timeout_s)

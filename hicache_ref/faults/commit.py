@@ -98,10 +98,10 @@ class AbortLeavesQuery(Model):
         queued = isinstance(record, PrefetchQueued) and not self.all_close
         return Done() if queued else super().on_abort(op)
 
-    def _close_storage_work(self) -> None:
+    def _close_storage_work(self, *, force: bool) -> None:
         """All is."""
         self.all_close = True
-        super()._close_storage_work()
+        super()._close_storage_work(force=force)
         self.all_close = False
 
 

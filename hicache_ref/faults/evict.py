@@ -96,7 +96,7 @@ class HostEvictedBesideFreePages(Model):
         """Free pages do not count."""
         if self._host_can_free(count):
             self.evict_host(count)
-        return count <= self.free_count(KV_HOST)
+        return super().host_room(count, states)
 
 
 @plant("host-evicted-for-hopeless", "K4", "OR-11", "LM-4659", expected=("HC-EVICT-07", "HC-EVICT-06"))

@@ -95,13 +95,18 @@ def hunt(
         try:
             walk.run()
         except Found as found:
-            catch = _made_small(opening, profile, stepper.steps, found.finding, taken)
+            steps_taken = taken + len(stepper.steps)
+            catch = _made_small(
+                opening, Catch(found.finding, profile, tuple(stepper.steps), steps_taken), plainly=False
+            )
             first = first or catch
             best = _smaller(best or catch, catch)
             end = min(steps, first.taken + AFTERWARDS)
             tries -= 1
         taken += len(stepper.steps)
-    return Catch(None, profile, (), taken) if best is None or first is None else best._replace(taken=first.taken)
+    if best is None or first is None:
+        return Catch(None, profile, (), taken)
+    return _made_small(opening, best, plainly=True)._replace(taken=first.taken)
 
 
 def _smaller(one: Catch, other: Catch) -> Catch:
@@ -115,6 +120,8 @@ def _with_rules(profile: Profile, rules: Mapping[str, str | int | bool | None]) 
     return profile.model_copy(update={"rules": Rules.model_validate({**profile.rules.model_dump(), **rules})})
 
 
-def _made_small(opening: Opening, profile: Profile, steps: list[Recorded], finding: Finding, taken: int) -> Catch:
-    small = minimise(steps, lambda: opening(profile, POLICY), finding)
-    return Catch(small.finding or finding, profile, small.steps, taken + len(steps))
+def _made_small(opening: Opening, catch: Catch, *, plainly: bool) -> Catch:
+    """The catch by fewer steps, or fewer and plainer ones."""
+    assert catch.finding is not None
+    small = minimise(catch.steps, lambda: opening(catch.profile, POLICY), catch.finding, plainly=plainly)
+    return catch._replace(finding=small.finding or catch.finding, steps=small.steps)

@@ -1,5 +1,7 @@
 """Faults of polls, reset, audit and refusals, and of storage that comes and goes."""
 
+from collections.abc import Callable
+
 from hicache_ref.faults.catalogue import OWN, PAGES_FIRST, plant, plant_in_storage
 from hicache_ref.model import Model
 from hicache_ref.model.records import BackupWriting, PrefetchEnded, PrefetchReading, Record
@@ -91,6 +93,16 @@ class StorageEndsNotAgreed(Model):
 # -- reset with storage -----------------------------------------------------------------------------------------------
 
 
+def _forget_reads(model: Model, wanted: Callable[[PrefetchReading], bool]) -> None:
+    """The running reads that are wanted are off the books of the model, and their pages are not given back."""
+    storage = model.storage
+    reading = [record for record in storage.records.values() if isinstance(record, PrefetchReading)]
+    gone = {record.id for record in reading if wanted(record)}
+    storage.records = {name: each for name, each in storage.records.items() if name not in gone}
+    storage.open = {rid: name for rid, name in storage.open.items() if name not in gone}
+    storage.reads = [each for each in storage.reads if each[0] not in gone]
+
+
 @plant_in_storage("reset-forgets-reads", "K6", "D12", "SG-27501", expected=("HC-LIFE-02", "HC-LIFE-06"))
 class ResetForgetsReads(Model):
     """A reset drops running reads, whose worker goes on writing into pages of the next owner.
@@ -100,11 +112,7 @@ class ResetForgetsReads(Model):
 
     def on_reset(self, op: Reset) -> Done | Refused:
         """Nothing is read."""
-        storage = self.storage
-        reading = {name for name, record in storage.records.items() if isinstance(record, PrefetchReading)}
-        storage.records = {name: each for name, each in storage.records.items() if name not in reading}
-        storage.open = {rid: name for rid, name in storage.open.items() if name not in reading}
-        storage.reads = [each for each in storage.reads if each[0] not in reading]
+        _forget_reads(self, lambda record: True)
         return super().on_reset(op)
 
 
@@ -154,7 +162,7 @@ class ResetKeepsReleaseQueue(Model):
 
 @plant_in_storage("refused-attach-leaves-policy", "K12", "D18", "OR-7", expected=("HC-LIFE-07", "HC-CONF-10"))
 class RefusedAttachLeavesPolicy(Model):
-    """The settings of an attach that was refused are in force."""
+    """The settings of an attach that was refused, or that failed, are in force."""
 
     def on_attach(self, op: Attach) -> Done | Refused:
         """They are taken first."""
@@ -176,16 +184,17 @@ class RefusedAttachLeavesName(Model):
 
 @plant_in_storage("failed-attach-half-on", "K11", "D34", expected=("HC-LIFE-07", "HC-CONF-10"))
 class FailedAttachHalfOn(Model):
-    """An attach fails when the draft pool is to be registered, and storage stays on.
+    """An attach fails when the host pools are to be registered, and storage stays on.
 
-    SGLang: the host pool is registered after the threads have started, without a way back.
+    SGLang: they are registered after the threads have started, without a way back.
     """
 
     def on_attach(self, op: Attach) -> Done | Refused:
         """What was begun is not undone."""
-        first = not self.storage.attached
         told = super().on_attach(op)
-        return Refused(why="draft pool not registered") if first and self.profile.draft else told
+        if op.fails == "pools" and not self.storage.attached:
+            super().on_attach(op.model_copy(update={"fails": None}))
+        return told
 
 
 @plant_in_storage("second-attach-sets-up-again", "K5", "R6", expected="HC-LIFE-07")
@@ -210,11 +219,43 @@ class DetachDropsClosedReads(Model):
 
     def on_detach(self, op: Detach) -> Done | Refused:
         """Only reads that somebody waits for count."""
-        for name, record in list(self.storage.records.items()):
-            if isinstance(record, PrefetchReading) and record.rid is None:
-                del self.storage.records[name]
-                self.storage.reads = [each for each in self.storage.reads if each[0] != name]
+        _forget_reads(self, lambda record: record.rid is None)
         return super().on_detach(op)
+
+
+@plant_in_storage("force-forgets-reads", "K1", "D4", "D17", expected=("HC-LIFE-08", "HC-PAGE-03", "HC-PAGE-04"))
+class ForceForgetsReads(Model):
+    """A detach by force forgets what is read, and the pages belong to nobody.
+
+    SGLang: the threads end, what was queued for them is dropped, and what they gave back is freed once more in vain.
+    """
+
+    def on_detach(self, op: Detach) -> Done | Refused:
+        """Nothing is read."""
+        if op.force:
+            _forget_reads(self, lambda record: True)
+        return super().on_detach(op)
+
+
+@plant_in_storage("force-is-for-copies-too", "K6", OWN, expected=("HC-LIFE-02", "HC-LIFE-06"))
+class ForceIsForCopiesToo(Model):
+    """A reset by force drops running copies and passes, and their pages are given out again under them."""
+
+    def on_reset(self, op: Reset) -> Done | Refused:
+        """Nothing is copied or computed."""
+        if op.force:
+            self.state.tickets.clear()
+            self.state.passes.clear()
+        return super().on_reset(op)
+
+
+@plant_in_storage("force-waits", "K11", OWN, expected="HC-LIFE-06")
+class ForceWaits(Model):
+    """A detach by force is refused while something runs, at the end of a process that has no time to repeat it."""
+
+    def on_detach(self, op: Detach) -> Done | Refused:
+        """As any."""
+        return super().on_detach(op.model_copy(update={"force": False}))
 
 
 @plant_in_storage("detach-frees-tail-again", "K2", "D4", "OR-1", expected="HC-PAGE-01", rules=PAGES_FIRST)
@@ -239,10 +280,10 @@ class DetachKeepsCount(Model):
     SGLang: the clean-up had only a part of what an abort does, and counted by another length.
     """
 
-    def _close_storage_work(self) -> None:
+    def _close_storage_work(self, *, force: bool) -> None:
         """The count is not lowered."""
         occupied = self.storage.occupied
-        super()._close_storage_work()
+        super()._close_storage_work(force=force)
         self.storage.occupied = occupied
 
 

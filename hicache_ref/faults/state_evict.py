@@ -138,7 +138,7 @@ class StateEvictionStopsEarly(Model):
             return
 
 
-@plant_in_hybrid("state-eviction-wants-leaves", "K11", OWN, expected=("HC-STATE-09", "HC-EVICT-02"))
+@plant_in_hybrid("state-eviction-wants-leaves", "K11", OWN, expected=("HC-STATE-09", "HC-EVICT-02", "HC-EVICT-06"))
 class StateEvictionWantsLeaves(Model):
     """Only states of leaves are evicted: those of inner nodes stay for ever, and requests find no slot."""
 
@@ -167,7 +167,7 @@ class HostStatesNeverRefreshed(Model):
                 yield node
 
 
-@plant_in_hybrid("locked-state-evicted", "K4", OWN, expected=("HC-EVICT-04", "HC-STATE-23"))
+@plant_in_hybrid("locked-state-evicted", "K4", OWN, expected=("HC-EVICT-04", "HC-STATE-23", "HC-CONF-01"))
 class LockedStateEvicted(Model):
     """The state of a node is evicted while a lock holds it."""
 

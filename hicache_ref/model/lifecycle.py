@@ -3,7 +3,7 @@
 from typing import TypeVar
 
 from hicache_ref.model.commit import CommitRules
-from hicache_ref.model.records import PrefetchQueued
+from hicache_ref.model.records import BackupWriting, PrefetchQueued, PrefetchReading
 from hicache_ref.model.state import Ticket, fresh, no_storage, operation_id, running
 from hicache_ref.vocabulary.events import AllBlocksCleared
 from hicache_ref.vocabulary.ids import KV_HOST, ROOT
@@ -14,8 +14,10 @@ from hicache_ref.vocabulary.operations import (
     ClearStorage,
     Detach,
     Poll,
+    ReadDone,
     Reset,
     SetWritePolicy,
+    WriteDone,
 )
 from hicache_ref.vocabulary.outcomes import Audited, Done, Invalid, Polled, Refused
 
@@ -102,14 +104,17 @@ class LifecycleRules(CommitRules):
     # -- storage comes and goes ------------------------------------------------------------------------------------
 
     def requires_attach(self, op: Attach) -> Invalid | None:
-        """The type of the operation refuses settings that are none."""
-        return None
+        """What is attached is not opened again, and so cannot fail; the type refuses settings that are none."""
+        return Invalid(why="a backend is attached") if op.fails and self.storage.attached else None
 
     def on_attach(self, op: Attach) -> Done | Refused:
         """The backend is attached and what is on host is owed to it; or its settings changed (HC-LIFE-07)."""
         storage = self.storage
         if storage.attached and storage.backend != op.backend:
             return Refused(why=f"{storage.backend} is attached")
+        if op.fails:
+            self.facts.append("attach_failed")
+            return Refused(why=f"{op.fails} failed")
         # change
         fresh_attach = not storage.attached
         if fresh_attach or self.rules.attach_again == "settings":
@@ -127,17 +132,17 @@ class LifecycleRules(CommitRules):
         return None
 
     def on_detach(self, op: Detach) -> Done | Refused:
-        """No storage is attached and nothing of it is on the books; what runs has to be waited for (HC-LIFE-08)."""
+        """No storage is attached and nothing of it is on the books; what runs is waited for or ended (HC-LIFE-08)."""
         # change
-        self._close_storage_work()
+        self._close_storage_work(force=op.force)
         if self.storage.records:
             return Refused(why="work in flight", wait_for=tuple(sorted(self.storage.records)))
         self.state.storage = no_storage()
         # tell
         return Done()
 
-    def _close_storage_work(self) -> None:
-        """Every prefetch is closed, what has ended is applied, and what was only queued is over."""
+    def _close_storage_work(self, *, force: bool) -> None:
+        """Every prefetch is closed, what has ended is applied, what was only queued is over; by `force` all is."""
         storage = self.storage
         for rid in list(storage.open):
             self.on_abort(Abort(rid=rid))
@@ -145,6 +150,10 @@ class LifecycleRules(CommitRules):
         for name, record in list(storage.records.items()):
             if isinstance(record, PrefetchQueued):
                 self.give_up_queued(name)
+            elif force and isinstance(record, PrefetchReading):
+                self.on_read_done(ReadDone(id=name, raised=True))
+            elif force and isinstance(record, BackupWriting):
+                self.on_write_done(WriteDone(id=name, raised=True))
         for name in storage.answers:
             self.apply_answer(name)
         self._apply_reads(len(storage.reads))
@@ -189,7 +198,8 @@ class LifecycleRules(CommitRules):
     def on_reset(self, op: Reset) -> Done | Refused:
         """Every field is as in a new cache; while something runs it has to be waited for (HC-LIFE-02)."""
         # change
-        self._close_storage_work()
+        copying = self.state.tickets or self.state.passes
+        self._close_storage_work(force=op.force and not copying)
         pending = self.pending()
         if pending:
             return Refused(why="work in flight", wait_for=pending)

@@ -28,6 +28,10 @@ MINIMISE_REPLAYS = 1_500
 MINIMISE_SECONDS = 30.0
 """Where each replay waits for an implementation that hangs, a longer trace is better than none."""
 
+LONG_TRACE = 15
+TRIES_AGAIN = 2
+"""How often a finding whose smallest trace is longer than that is made small from another walk that met it."""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -92,6 +96,7 @@ class Campaign:
         *,
         seed: int = 0,
         known: Sequence[Known] = (),
+        blind: bool = False,
         keep_going: bool = False,
         fixed_sizes: bool = False,
         wanted: frozenset[str] = frozenset(),
@@ -107,6 +112,9 @@ class Campaign:
         self.triggers = watched(self.known)
         """Those that what is known names; other names of theirs are facts of the model."""
 
+        self.blind = blind
+        """Whether walks are made as if nothing was known, which only names what they find."""
+
         self.keep_going = keep_going
         self.fixed_sizes = fixed_sizes
         self.wanted = wanted
@@ -117,13 +125,15 @@ class Campaign:
         self.outlook = Outlook()
         self.stop = False
         self.ends_at = float("inf")
+        self.tried_again: Counter[object] = Counter()
 
     def run(self, budget: Budget) -> Outlook:
         """The budget is spent, or the first new divergence was found and the campaign does not keep going."""
         began = time.monotonic()
         self.ends_at = float("inf") if budget.seconds is None else began + budget.seconds
         outlook = self.outlook
-        self._replay_known()
+        if not self.blind:
+            self._replay_known()
         while not self._is_over(budget):
             self._walk(outlook.walks, budget)
             outlook.walks += 1
@@ -174,7 +184,7 @@ class Campaign:
         checker = Checker(profile, only=self.wanted or None)
         lockstep = Lockstep(self.adapter, self.description, profile, self.level, checker)
         lockstep.watched = self.triggers
-        if forgiving:
+        if forgiving and not self.blind:
             lockstep.forgives = partial(self._forgives, lockstep)
         return lockstep
 
@@ -184,7 +194,8 @@ class Campaign:
 
     def _leaves_out(self, lockstep: Lockstep, op: Operation) -> bool:
         """Whether the walk is not to make this step: known to go wrong, or out of turn."""
-        return lockstep.is_out_of_turn(op) or any(lockstep.is_trigger(op, name) for name in self.triggers)
+        left_out = () if self.blind else self.triggers
+        return lockstep.is_out_of_turn(op) or any(lockstep.is_trigger(op, name) for name in left_out)
 
     def _draw_profile(self, rng: random.Random) -> Profile:
         offered = self.description.evictions
@@ -215,6 +226,8 @@ class Campaign:
             first_only=self.description.storage_order == "first",
             one_backend=self.description.one_backend,
             peers=self.description.peers,
+            attach_failures=self.description.attach_failures,
+            forces=self.description.forces,
             leaves_out=partial(self._leaves_out, lockstep),
         )
         found: Finding | None = None
@@ -290,10 +303,13 @@ class Campaign:
         if self.wanted and finding.requirement not in self.wanted and finding.source != "oracle":
             self.outlook.elsewhere[finding.requirement] += 1
             return
-        if any(each.known is None and each.finding.same_as(finding) for each in self.outlook.divergences):
-            return
+        for at, each in enumerate(self.outlook.divergences):
+            if (self.blind or each.known is None) and each.finding.same_as(finding):
+                self.outlook.divergences[at] = self._shorter(each, lockstep)
+                return
         # What is known by its place or its words needs no small trace to be recognised.
-        at_once = any(each.is_told_by_itself and each.covers(finding, (), lockstep.met) for each in self.known)
+        named = () if self.blind else [each for each in self.known if each.is_told_by_itself]
+        at_once = any(each.covers(finding, (), lockstep.met) for each in named)
         small = Replay(tuple(lockstep.steps), finding) if at_once else self._minimised(lockstep, finding)
         final = small.finding or finding
         known = self._known_as(final, small.steps, lockstep)
@@ -305,6 +321,19 @@ class Campaign:
             if (other.known, other.finding.identity) == (known, final.identity):
                 return
         self.outlook.divergences.append(divergence)
+
+    def _shorter(self, divergence: Divergence, lockstep: Lockstep) -> Divergence:
+        """The divergence, of a shorter trace if it has a long one and this walk, which met it too, gives that."""
+        finding = divergence.finding
+        if len(divergence.steps) <= LONG_TRACE or self.tried_again[finding.identity] >= TRIES_AGAIN:
+            return divergence
+        self.tried_again[finding.identity] += 1
+        small = self._minimised(lockstep, finding)
+        if small.finding is None or len(small.steps) >= len(divergence.steps):
+            return divergence
+        if self._known_as(small.finding, small.steps, lockstep) != divergence.known:
+            return divergence
+        return Divergence(small.finding, lockstep.profile, small.steps, len(lockstep.steps), divergence.known)
 
     def _known_as(self, finding: Finding, steps: tuple[Recorded, ...], lockstep: Lockstep) -> str | None:
         """Which known divergence the finding is, whose smallest trace is `steps`."""

@@ -7,7 +7,7 @@ would be met; a finding whose smallest trace has such a step in it is told apart
 from collections.abc import Callable, Mapping
 
 from hicache_ref.model import Model
-from hicache_ref.model.records import BackupWriting, PrefetchQueued, PrefetchReading
+from hicache_ref.model.records import BackupWriting, Prefetch, PrefetchQueued, PrefetchReading
 from hicache_ref.model.state import Node, Ticket, clone
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, ROOT, STATE, STATE_HOST
@@ -212,6 +212,27 @@ def _reset_under_prefetch(op: Operation, model: Model, askers: Askers) -> bool:
     return isinstance(op, ops.Reset) and bool(model.state.storage.open)
 
 
+def _pools_fail(op: Operation, model: Model, askers: Askers) -> bool:
+    return isinstance(op, ops.Attach) and op.fails == "pools"
+
+
+def _prefetches_ended_by(op: Operation, model: Model) -> list[Prefetch]:
+    """The prefetches on the books when the step ended them by force."""
+    if not isinstance(op, ops.Detach | ops.Reset) or not op.force:
+        return []
+    return [record for record in model.state.storage.records.values() if isinstance(record, Prefetch)]
+
+
+def _force_on_open(op: Operation, model: Model, askers: Askers) -> bool:
+    """A prefetch is ended by force for which a request waits."""
+    return any(record.rid is not None for record in _prefetches_ended_by(op, model))
+
+
+def _force_on_closed(op: Operation, model: Model, askers: Askers) -> bool:
+    """A prefetch is ended by force for which no request waits."""
+    return any(record.rid is None for record in _prefetches_ended_by(op, model))
+
+
 TRIGGERS: dict[str, Trigger] = {
     "query_raises": _query_raises,
     "read_raises": _read_raises,
@@ -237,5 +258,8 @@ TRIGGERS: dict[str, Trigger] = {
     "prefetch_finds_no_room": _prefetch_finds_no_room,
     "read_of_many": _read_of_many,
     "reset_under_prefetch": _reset_under_prefetch,
+    "pools_fail": _pools_fail,
+    "force_on_open": _force_on_open,
+    "force_on_closed": _force_on_closed,
 }
 """Each is asked before the step: the operation, the model as it is then, and who asked for what."""

@@ -109,6 +109,7 @@ def reached(description: Description, outlook: Outlook, wanted: Collection[str] 
         for each in REQUIREMENTS.values()
         if each.kind == "sometimes" and (not wanted or each.id in wanted)
         and each.id not in description.unobservable
+        and (each.able is None or getattr(description, each.able))
         and any(each.applies(rules, description.alphabet) for rules in outlook.rules)
     ]  # fmt: skip
     missing = tuple(name for name in reachable if not outlook.reached[name])

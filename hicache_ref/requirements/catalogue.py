@@ -45,6 +45,9 @@ class Requirement(Frozen):
     when: tuple[Mapping[str, tuple[str | int | bool, ...]], ...] = ()
     """Alternatives: the rule can be exercised if one of them holds; empty: always."""
 
+    able: Literal["attach_failures", "forces", "peers"] | None = None
+    """What an adapter's Description has to say yes to, beside its operations."""
+
     @property
     def area(self) -> str:
         """The middle of the id."""

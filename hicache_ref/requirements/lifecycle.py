@@ -32,10 +32,17 @@ def nothing_pends(view: View) -> int:
     return 1
 
 
-def at_work(view: View) -> list[str]:
-    """The operations that a reset cannot end: copies, passes, and storage work that touches pages."""
-    passing = PrefetchQueued | PrefetchAnswered | PrefetchEnded | BackupEnded
-    return sorted([name for name, busy in view.busy.items() if not isinstance(busy.record, passing)])
+_PASSING = PrefetchQueued | PrefetchAnswered | PrefetchEnded | BackupEnded
+
+
+def at_work(view: View, op: Reset | Detach) -> list[str]:
+    """What `op` has to wait for: storage work that touches pages; a reset also for copies and passes.
+
+    By force only these count, but then it waits for all.
+    """
+    waits = [name for name, busy in view.busy.items() if not isinstance(busy.record, _PASSING)]
+    others = [name for name in waits if name not in view.storage.records and isinstance(op, Reset)]
+    return sorted(others if op.force and not others else {*others, *(view.storage.records.keys() & set(waits))})
 
 
 _EMPTY = ("records", "open", "answers", "reads", "writes", "release", "owed", "believed", "believed_draft", "reported",
@@ -51,8 +58,8 @@ def left_of(storage: StorageView) -> list[str]:
 def reset_is_fresh(change: Change[Reset, Done]) -> int:
     """Every field is as in a cache that was just made, to which the same storage is attached."""
     before, view = change.before, change.after
-    if at_work(before):
-        raise Broken.because(f"a reset succeeded while {at_work(before)} ran")
+    if running := at_work(before, change.op):
+        raise Broken.because(f"a reset succeeded while {running} ran")
     said = [(each.attached, each.backend, each.settings) for each in (before.storage, view.storage)]
     if said[0] != said[1] or left_of(view.storage):
         raise Broken.because(f"after a reset {left_of(view.storage) or 'other storage than before'} is there")
@@ -67,21 +74,42 @@ def reset_is_fresh(change: Change[Reset, Done]) -> int:
     return 1
 
 
+_KEPT = ("tickets", "passes", "requests", "receipts", "policy", "clock")
+
+
+def _changed(before: View, after: View) -> list[str]:
+    """The parts beside storage that are not as before; the tree may have lost what only ended work kept there."""
+    changed = [name for name in _KEPT if getattr(before, name) != getattr(after, name)]
+    return changed if _has_kept_rows(before, after) else [*changed, "row"]
+
+
+def _has_kept_rows(before: View, after: View) -> bool:
+    """The nodes are as before, but for such as no match can end at, nor below."""
+    if before.row == after.row:
+        return True
+    gone = before.row.keys() - after.row.keys()
+    if any(before.row[number].has_state for number in gone) or not before.profile.state:
+        return False
+    left = {number: row for number, row in before.row.items() if number not in gone}
+    cut = {
+        number: row._replace(children=tuple(each for each in row.children if each[1] not in gone))
+        for number, row in left.items()
+    }
+    return cut == after.row
+
+
 @step("HC-LIFE-06", "reset", "detach", told=("refused",))
 def refused_closes_storage_work(change: Change[Reset | Detach, Refused]) -> int:
     """What has to be waited for is named, all other storage work is over, and all else is as before."""
     before, after, told = change.before, change.after, change.told
-    waiting = (
-        at_work(before) if isinstance(change.op, Reset) else [n for n in at_work(before) if n in before.storage.records]
-    )
+    waiting = at_work(before, change.op)
     if list(told.wait_for) != waiting or not waiting:
         raise Broken.because(f"{told.wait_for} are to be waited for, at work are {waiting}")
     was, now = before.storage, after.storage
     over = (now.open, now.answers, now.reads, now.writes, now.release, now.occupied, now.loaded)
     if any(over) or now.records.keys() - waiting or now.records.keys() != was.records.keys() & set(waiting):
         raise Broken.because(f"storage work {sorted(now.records)} is left, with {over}, at work were {waiting}")
-    kept = ("row", "tickets", "passes", "requests", "receipts", "policy", "clock")
-    changed = [name for name in kept if getattr(before, name) != getattr(after, name)]
+    changed = _changed(before, after)
     if changed or (was.attached, was.backend, was.settings) != (now.attached, now.backend, now.settings):
         raise Broken.because(f"a refused {change.op.op} changed {changed or 'what is attached'}")
     return 1
@@ -89,22 +117,24 @@ def refused_closes_storage_work(change: Change[Reset | Detach, Refused]) -> int:
 
 @step("HC-LIFE-07", "attach", told=("done", "refused"))
 def attach_is_whole(change: Change[Attach, Done | Refused]) -> int:
-    """The backend and all settings are those asked for, or another backend stays and nothing changed."""
+    """The backend and all settings are those asked for; or nothing changed, for another is there or it failed."""
     before, after, op = change.before.storage, change.after.storage, change.op
     other = before.attached and before.backend != op.backend
-    if other != isinstance(change.told, Refused):
+    refused = other or op.fails is not None
+    if refused != isinstance(change.told, Refused):
         raise Broken.because(
-            f"an attach of {op.backend} is {change.told.kind}, attached is {before.backend or 'nothing'}"
+            f"an attach of {op.backend} is {change.told.kind}, attached is {before.backend or 'nothing'}, and"
+            f" {op.fails or 'nothing'} failed"
         )
     settings = op.settings
     if before.attached and change.before.rules.attach_again == "policy":
         settings = before.settings.model_copy(update={"prefetch_policy": op.settings.prefetch_policy})
-    expected = (True, before.backend, before.settings) if other else (True, op.backend, settings)
+    expected = (before.attached, before.backend, before.settings) if refused else (True, op.backend, settings)
     if (after.attached, after.backend, after.settings) != expected or not change.still:
         raise Broken.because(f"after the attach {after.backend} is attached with {after.settings}")
     same = ("records", "open", "answers", "reads", "writes", "release", "believed", "loaded", "occupied")
     changed = [name for name in same if getattr(before, name) != getattr(after, name)]
-    if changed or (before.attached and before.owed != after.owed):
+    if changed or ((before.attached or refused) and before.owed != after.owed):
         raise Broken.because(f"an attach changed {changed or 'what is owed'}")
     return 1
 
@@ -113,14 +143,12 @@ def attach_is_whole(change: Change[Attach, Done | Refused]) -> int:
 def detach_leaves_nothing(change: Change[Detach, Done]) -> int:
     """Nothing of storage is left or touches a page, and the cache is as before; also if none was attached."""
     before, after = change.before, change.after
-    running = [name for name in at_work(before) if name in before.storage.records]
-    if running:
+    if running := at_work(before, change.op):
         raise Broken.because(f"a detach succeeded while {running} ran")
     if after.storage.attached or left_of(after.storage):
         raise Broken.because(f"after a detach {left_of(after.storage) or 'storage'} is there")
-    kept = ("row", "tickets", "passes", "requests", "receipts", "policy", "clock")
-    changed = [name for name in kept if getattr(before, name) != getattr(after, name)]
-    if changed or change.what.events:
+    changed = _changed(before, after)
+    if changed or (change.what.events and before.row == after.row):
         raise Broken.because(f"a detach changed {changed or 'what is published'}")
     return 1
 

@@ -6,6 +6,7 @@ from hicache_ref.model.records import Prefetch, PrefetchReading
 from hicache_ref.model.state import FREE
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.commits import committed
+from hicache_ref.requirements.lifecycle import at_work
 from hicache_ref.requirements.registry import FACT, sometimes
 from hicache_ref.requirements.rows import NOWHERE
 from hicache_ref.requirements.view import View
@@ -46,6 +47,7 @@ FACT.update(
         "aborted_while_reading": "HC-PREF-62",
         "aborted_while_ended": "HC-PREF-63",
         "agreed_on_less": "HC-PREF-73",
+        "attach_failed": "HC-LIFE-56",
     }
 )
 
@@ -187,7 +189,7 @@ def detach_refused(change: Change[ops.Detach, Outcome]) -> bool:
 @sometimes("HC-LIFE-53", "attach")
 def other_backend(change: Change[ops.Attach, Outcome]) -> bool:
     """Another backend was attached."""
-    return isinstance(change.told, Refused)
+    return isinstance(change.told, Refused) and change.op.fails is None
 
 
 @sometimes("HC-LIFE-54", "clear_storage")
@@ -200,3 +202,10 @@ def cleared_at_work(change: Change[ops.ClearStorage, Done]) -> bool:
 def detach_closed_some(change: Change[ops.Detach, Outcome]) -> bool:
     """A prefetch was open at a detach."""
     return any(isinstance(record, Prefetch) and record.rid for record in change.before.storage.records.values())
+
+
+@sometimes("HC-LIFE-57", "detach", "reset")
+def ended_by_force(change: Change[ops.Detach | ops.Reset, Outcome]) -> bool:
+    """Storage work ran when it was ended by force."""
+    waiting = at_work(change.before, change.op.model_copy(update={"force": False}))
+    return change.op.force and any(name in change.before.storage.records for name in waiting)

@@ -304,7 +304,9 @@ def _over(change: Change[Any, Outcome]) -> set[str]:
     """The storage work whose last end the step applied, or that it ended itself."""
     was, op, told = change.before.storage, change.op, change.told
     if op.op in ("detach", "reset"):
-        return {name for name, record in was.records.items() if not isinstance(record, PrefetchReading | BackupWriting)}
+        running = PrefetchReading | BackupWriting
+        by_force = op.force and not isinstance(told, Refused)
+        return {name for name, record in was.records.items() if by_force or not isinstance(record, running)}
     if isinstance(told, Polled):
         left = {name for name, _ in was.reads[op.reads :]}
         read = {name for name in told.reads if name not in left and isinstance(was.records[name], PrefetchEnded)}

@@ -10,6 +10,7 @@ from hicache_ref.search.storing import (
     attach_sometimes,
     clear_storage,
     detach,
+    is_forced,
     prefetch,
     progress,
     query_done,
@@ -190,7 +191,8 @@ def _audit(d: Drawing) -> Operation | None:
 
 
 def _reset(d: Drawing) -> Operation | None:
-    return ops.Reset() if d.rng.random() < (0.15 if d.model.state.storage.records else 0.05) else None
+    wanted = d.rng.random() < (0.15 if d.model.state.storage.records else 0.05)
+    return ops.Reset(force=is_forced(d)) if wanted else None
 
 
 SINGLE: dict[str, Draw] = {

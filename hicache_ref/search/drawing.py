@@ -10,6 +10,7 @@ from hicache_ref.search.keys import draw_key
 from hicache_ref.vocabulary.ids import KV_DEVICE, ROOT, STATE_DEVICE
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Operation
+from hicache_ref.vocabulary.storage import AttachFailure
 
 REQUESTS = ("r0", "r1", "r2")
 RECEIPTS = ("a", "b", "c")
@@ -31,6 +32,12 @@ class Drawing:
 
     peers: bool = False
     """Ranks may know of fewer pages read than this one does."""
+
+    attach_failures: tuple[AttachFailure, ...] = ()
+    """In which ways an attach may fail."""
+
+    forces: bool = False
+    """A detach or a reset may end storage work that runs."""
 
     told: list[Key] = field(default_factory=list)
     """Keys that were inserted, for asking again."""

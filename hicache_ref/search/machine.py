@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from hypothesis import Phase, settings
+from hypothesis import Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
@@ -17,16 +17,19 @@ from hicache_ref.model import Model, State
 from hicache_ref.model.chooser import POLICY, DrawnChooser
 from hicache_ref.requirements import Checker
 from hicache_ref.search.alphabet import SINGLE, can_be_loaded, invalid
-from hicache_ref.search.composites import COMPOSITE, NEEDED, settle
+from hicache_ref.search.composites import settle
 from hicache_ref.search.drawing import Drawing
 from hicache_ref.search.finding import Finding, Found, Recorded
+from hicache_ref.search.kinds import COMPOSITE, NEEDED
 from hicache_ref.search.minimise import minimise
 from hicache_ref.search.stepping import ModelStepper
 from hicache_ref.search.walk import CUT_SHARE, HYBRID_WEIGHT, WITHOUT_STORAGE, draw_profile
 from hicache_ref.vocabulary import operations as ops
+from hicache_ref.vocabulary.adapter import Hybrid
 from hicache_ref.vocabulary.ids import STATE_DEVICE
 from hicache_ref.vocabulary.operations import OPERATION_TYPES, STORAGE_OPERATIONS, Operation
 from hicache_ref.vocabulary.profile import Profile, Rules
+from hicache_ref.vocabulary.storage import ATTACH_FAILURES
 
 RANDOM = st.randoms(use_true_random=True)
 """Hypothesis draws where each begins, not every number: it would draw extremes mostly, which cut composites off."""
@@ -83,12 +86,16 @@ class Subject:
     """Requirements that are judged; None: all."""
 
     operations: frozenset[str] = frozenset(OPERATION_TYPES)
+    hybrid: Hybrid = "drawn"
+    seed: int | None = None
+    """Where Hypothesis begins; None: as its settings say."""
+
     met: Counter[str] = field(default_factory=Counter)
     """How often each witness was met in all that was driven."""
 
     def profile(self, rng: random.Random) -> Profile:
         """A profile as a walk would draw it."""
-        drawn = draw_profile(rng, self.base, hybrid="drawn")
+        drawn = draw_profile(rng, self.base, hybrid=self.hybrid)
         rules = Rules.model_validate({**drawn.rules.model_dump(), **(self.rules or {})})
         return drawn.model_copy(update={"rules": rules})
 
@@ -108,7 +115,14 @@ class CacheMachine(RuleBasedStateMachine):
         self.failed = False
         self.stepper = self.subject.stepper(self.subject.profile(rng))
         left_out = STORAGE_OPERATIONS if rng.random() < WITHOUT_STORAGE else frozenset()
-        self.drawing = Drawing(self.stepper.model, rng, self.subject.operations - left_out, peers=True)
+        self.drawing = Drawing(
+            self.stepper.model,
+            rng,
+            self.subject.operations - left_out,
+            peers=True,
+            attach_failures=ATTACH_FAILURES,
+            forces=True,
+        )
 
     @rule(rng=RANDOM)
     def refuse(self, rng: random.Random) -> None:
@@ -175,7 +189,8 @@ def machine_for(subject: Subject) -> type[CacheMachine]:
     """
     weights = {kind: max(1, round(HYBRID_WEIGHT.get(kind, 1))) for kind in (*SINGLE, *COMPOSITE)}
     members = {f"{kind}_{copy}": _rule_of(kind) for kind, weight in weights.items() for copy in range(weight)}
-    return type("CacheMachine", (CacheMachine,), {**members, "subject": subject})
+    machine = type("CacheMachine", (CacheMachine,), {**members, "subject": subject})
+    return machine if subject.seed is None else seed(subject.seed)(machine)
 
 
 def run_machine(subject: Subject, given: settings | None = None) -> None:

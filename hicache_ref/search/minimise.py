@@ -1,11 +1,16 @@
-"""The minimiser: deletes steps while the same finding stays. One for walks, machines, and traces of others."""
+"""The minimiser: deletes steps and tells the others more plainly while the same finding stays.
 
-from collections.abc import Callable, Sequence
-from itertools import combinations
+One for walks, machines, and traces of others. What is tried is in `simpler`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from hicache_ref.model import Model
 from hicache_ref.search.finding import Finding, Found, Recorded
+from hicache_ref.search.simpler import Steps, fitted, plainer, weight, with_a_match, without, without_two
 from hicache_ref.vocabulary.choices import Choice
 from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.outcomes import Outcome
@@ -13,6 +18,9 @@ from hicache_ref.vocabulary.outcomes import Outcome
 REPLAYS_MAX = 4_000
 PAIRS_MAX = 30
 """Steps of a trace from which any two are tried to be left out: a lock and its end, a request and what it gives."""
+
+LONG = 12
+"""A trace of more steps is worth the many tries to tell a part of it by one step."""
 
 
 class Replayable(Protocol):
@@ -36,16 +44,21 @@ class Replay(NamedTuple):
     finding: Finding | None
 
 
-def replay(steps: Sequence[Recorded], make: Callable[[], Replayable], *, with_choices: bool = True) -> Replay:
+def replay(
+    steps: Sequence[Recorded], make: Callable[[], Replayable], *, with_choices: bool = True, fit: bool = False
+) -> Replay:
     """Executes the steps on a new stepper. One that has become invalid is left out, unless it is the last.
 
-    One that is out of turn is left out in any case.
+    With `fit` it gets smaller counts instead where it is valid with them. One out of turn is left out in any case.
     """
     stepper = make()
     done: list[Recorded] = []
     for index, recorded in enumerate(steps):
         if index < len(steps) - 1 and stepper.model.requires(recorded.op) is not None:
-            continue
+            less = fitted(recorded.op, stepper.model) if fit else None
+            if less is None:
+                continue
+            recorded = recorded._replace(op=less)
         if stepper.is_out_of_turn(recorded.op):
             continue
         done.append(recorded)
@@ -62,9 +75,12 @@ def minimise(
     finding: Finding,
     replays_max: int = REPLAYS_MAX,
     give_up: Callable[[], bool] = lambda: False,
+    *,
+    plainly: bool = True,
 ) -> Replay:
-    """The fewest steps found that still end in the same finding; the given ones if they do not replay.
+    """The fewest and plainest steps found that still end in the same finding; the given ones if they do not replay.
 
+    If they need not be told `plainly`, steps are only deleted, which takes half as long.
     Tried with plain choices first, since recorded ones go stale when a step is deleted; then with the recorded.
     Once `give_up` says so, what has been found by then is returned.
     """
@@ -72,41 +88,76 @@ def minimise(
         first = replay(steps, make, with_choices=with_choices)
         if finding.same_as(first.finding):
             kept = first.steps if with_choices else tuple(Recorded(each.op) for each in first.steps)
-            return _delete(Replay(kept, first.finding), make, replays_max, give_up)
+            return _Search(finding, Replay(kept, first.finding), make, replays_max, give_up, plainly).run()
     return Replay(tuple(steps), finding)
 
 
-def _delete(best: Replay, make: Callable[[], Replayable], budget: int, give_up: Callable[[], bool]) -> Replay:
-    """Chunks of halving size are deleted, then single steps until none can be, nor two of a short trace at once."""
-    chunk = max(1, len(best.steps) // 2)
-    while budget > 0 and not give_up():
-        start, shorter = 0, False
-        while start < len(best.steps) - 1 and budget > 0 and not give_up():
-            rest = best.steps[:start] + best.steps[min(start + chunk, len(best.steps) - 1) :]
-            budget -= 1
-            tried = replay(rest, make)
-            if best.finding is not None and best.finding.same_as(tried.finding):
-                best, shorter = tried, True
+class _Search:
+    """One search: the plainest trace so far, and what may still be spent on a plainer one."""
+
+    def __init__(self, finding: Finding, best: Replay, make: Callable[[], Replayable], budget: int,
+                 give_up: Callable[[], bool], plainly: bool) -> None:  # fmt: skip
+        self.finding = finding
+        self.best = best
+        self.make = make
+        self.budget = budget
+        self.give_up = give_up
+        self.plainly = plainly
+        self.tried: set[str] = set()
+
+    def run(self) -> Replay:
+        """Chunks of halving size are deleted, then single steps, then more is tried as long as anything helps."""
+        chunk = len(self.best.steps) // 2
+        while chunk > 1:
+            self._improve(partial(without, size=chunk))
+            chunk //= 2
+        helped = True
+        while helped and not self._is_over():
+            length = len(self.best.steps)
+            self._improve(without)
+            if self.plainly:
+                self._improve(partial(plainer, model=self.make().model))
+            helped = len(self.best.steps) < length or self._is_shorter_by_more()
+        return self.best
+
+    def _is_shorter_by_more(self) -> bool:
+        """Whether what takes many tries helped once: any two steps of a short trace gone, or a part of a long one."""
+        length = len(self.best.steps)
+        return (length <= PAIRS_MAX and self._improve(without_two, once=True)) or (
+            self.plainly and length > LONG and self._improve(with_a_match, once=True)
+        )
+
+    def _is_over(self) -> bool:
+        return self.budget <= 0 or self.give_up()
+
+    def _improve(self, others: Callable[[Steps], Iterator[Steps]], *, once: bool = False) -> bool:
+        """None of the other traces is better any more, or one was and once is enough; tells whether any was.
+
+        After one that was, it goes on at the same place of what can be made of that, and round.
+        """
+        at = failures = 0
+        count: int | None = None
+        found = False
+        left = others(self.best.steps)
+        while not self._is_over() and (count is None or failures < count) and not (once and found):
+            steps = next(left, None)
+            if steps is None:
+                count, at, left = at, 0, others(self.best.steps)
+            elif self._is_better(steps):
+                found, failures, left = True, 0, islice(others(self.best.steps), at, None)
             else:
-                start += chunk
-        if chunk == 1 and not shorter:
-            fewer, budget = _without_two(best, make, budget, give_up)
-            if fewer is best:
-                return best
-            best = fewer
-        chunk = max(1, chunk // 2)
-    return best
+                at, failures = at + 1, failures + 1
+        return found
 
-
-def _without_two(
-    best: Replay, make: Callable[[], Replayable], budget: int, give_up: Callable[[], bool]
-) -> tuple[Replay, int]:
-    """The trace without some two steps, if it is short and the finding stays; else itself. And what budget is left."""
-    for gone in combinations(range(len(best.steps) - 1), 2) if len(best.steps) <= PAIRS_MAX else ():
-        if budget <= 0 or give_up():
-            break
-        budget -= 1
-        tried = replay([step for at, step in enumerate(best.steps) if at not in gone], make)
-        if best.finding is not None and best.finding.same_as(tried.finding):
-            return tried, budget
-    return best, budget
+    def _is_better(self, steps: Steps) -> bool:
+        """Whether these steps, not tried before, end in the finding and weigh less; then they are the best so far."""
+        name = repr(steps)
+        if name in self.tried:
+            return False
+        self.tried.add(name)
+        self.budget -= 1
+        tried = replay(steps, self.make, fit=True)
+        better = self.finding.same_as(tried.finding) and weight(tried.steps) < weight(self.best.steps)
+        if better:
+            self.best = tried
+        return better

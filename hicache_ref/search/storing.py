@@ -103,8 +103,15 @@ def attach_sometimes(d: Drawing) -> Operation | None:
     return attach(d) if d.rng.random() < (0.1 if attached else 0.8) else None
 
 
+FAILING_SHARE = 0.15
+"""How often an attach fails."""
+
+FORCE_SHARE = 0.3
+"""How often a detach or a reset ends what runs."""
+
+
 def attach(d: Drawing) -> Operation:
-    """A backend is attached with settings of its own; now and then it is another one."""
+    """A backend is attached with settings of its own; now and then it is another one, or it fails."""
     settings = StorageSettings(
         prefetch_policy=d.rng.choice(PREFETCH_POLICIES),
         prefetch_threshold=d.rng.choice((1, 1, 2)),
@@ -117,12 +124,20 @@ def attach(d: Drawing) -> Operation:
     backend = d.rng.choice(("files", "files", "files", "other"))
     if d.one_backend and not d.model.state.storage.attached:
         backend = "files"
-    return ops.Attach(settings=settings, backend=backend)
+    may_fail = d.attach_failures and not d.model.state.storage.attached and d.rng.random() < FAILING_SHARE
+    fails = d.rng.choice(d.attach_failures) if may_fail else None
+    return ops.Attach(settings=settings, backend=backend, fails=fails)
 
 
 def detach(d: Drawing) -> Operation | None:
     """A detach, now and then."""
-    return ops.Detach() if d.rng.random() < (0.3 if d.model.state.storage.records else 0.05) else None
+    wanted = d.rng.random() < (0.3 if d.model.state.storage.records else 0.05)
+    return ops.Detach(force=is_forced(d)) if wanted else None
+
+
+def is_forced(d: Drawing) -> bool:
+    """Whether a detach or a reset ends the storage work that runs now."""
+    return d.forces and bool(d.model.state.storage.records) and d.rng.random() < FORCE_SHARE
 
 
 def clear_storage(d: Drawing) -> Operation | None:

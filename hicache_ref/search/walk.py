@@ -8,14 +8,16 @@ from typing import Protocol
 
 from hicache_ref.model import Model
 from hicache_ref.search.alphabet import SINGLE, invalid
-from hicache_ref.search.composites import COMPOSITE, NEEDED, settle
+from hicache_ref.search.composites import settle
 from hicache_ref.search.drawing import Drawing
+from hicache_ref.search.kinds import COMPOSITE, NEEDED
 from hicache_ref.search.storing import attach
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.adapter import Hybrid
 from hicache_ref.vocabulary.operations import OPERATION_TYPES, STATE_OPERATIONS, STORAGE_OPERATIONS, Operation
 from hicache_ref.vocabulary.outcomes import Outcome
 from hicache_ref.vocabulary.profile import EVICTION_POLICIES, WRITE_POLICIES, EvictionPolicy, Profile
+from hicache_ref.vocabulary.storage import ATTACH_FAILURES, AttachFailure
 
 CUT_SHARE = 0.06
 """How often a composite is cut off at a step."""
@@ -23,7 +25,7 @@ CUT_SHARE = 0.06
 KIND_WEIGHT = {
     "take_pages": 0.4, "request": 3.0, "settle": 1.0, "flush": 0.5, "reload": 0.7,
     "fetch": 1.2, "overtake": 0.5, "come_back": 0.5, "stake": 0.4, "grow": 0.8, "build": 0.4, "abandon": 0.3,
-    "collide": 0.1,
+    "collide": 0.1, "break_off": 0.2,
 }  # fmt: skip
 HYBRID_WEIGHT = KIND_WEIGHT | {"collide": 0.6, "topple": 0.6, "fade": 0.6, "revive": 0.6, "belated": 0.6, "lock": 3.0}
 """Likewise of hybrid models, where a state has to be met that is there for a short while."""
@@ -75,6 +77,12 @@ class Plan:
     peers: bool = True
     """Other ranks may know of fewer pages read."""
 
+    attach_failures: tuple[AttachFailure, ...] = ATTACH_FAILURES
+    """In which ways an attach may fail."""
+
+    forces: bool = True
+    """A detach or a reset may end storage work that runs."""
+
     leaves_out: Callable[[Operation], bool] = lambda op: False
     """Whether a valid step is not to be made, as it stands before it."""
 
@@ -99,6 +107,8 @@ class Walk:
             first_only=plan.first_only,
             one_backend=plan.one_backend,
             peers=plan.peers,
+            attach_failures=() if plan.attach_first else plan.attach_failures,
+            forces=plan.forces,
         )
         useful = [kind for kind in COMPOSITE if NEEDED.get(kind, "take_pages") in operations]
         once = {"attach"} if plan.attach_first else set()

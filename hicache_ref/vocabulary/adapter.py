@@ -8,6 +8,7 @@ from hicache_ref.vocabulary.observation import Level, Observation
 from hicache_ref.vocabulary.operations import OPERATION_TYPES, STATE_OPERATIONS, Operation
 from hicache_ref.vocabulary.outcomes import Outcome
 from hicache_ref.vocabulary.profile import EvictionPolicy, Profile
+from hicache_ref.vocabulary.storage import AttachFailure
 
 Hybrid = Literal["never", "drawn", "always"]
 
@@ -64,6 +65,12 @@ class Description(Frozen):
 
     peers: bool = False
     """Whether its ranks agree, when a request asks to go on, on how many of the pages read they all have."""
+
+    attach_failures: tuple[AttachFailure, ...] = ()
+    """In which ways an attach can be made to fail."""
+
+    forces: bool = False
+    """Whether a detach or a reset can end storage work that runs."""
 
     events: bool = False
 

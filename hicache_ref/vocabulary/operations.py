@@ -12,7 +12,7 @@ from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.ids import ReceiptId, RequestId, TicketId
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.profile import WritePolicy
-from hicache_ref.vocabulary.storage import StorageSettings
+from hicache_ref.vocabulary.storage import AttachFailure, StorageSettings
 
 
 class MatchPrefix(Frozen):
@@ -240,17 +240,27 @@ class Abort(Frozen):
 
 
 class Attach(Frozen):
-    """A storage backend is attached, or, if it is, its settings change."""
+    """A storage backend is attached, or, if it is, its settings change.
+
+    It `fails` where the world says so: its settings cannot be read, its store not opened, or the pools not registered
+    with it.
+    """
 
     op: Literal["attach"] = "attach"
     backend: str = "files"
     settings: StorageSettings = StorageSettings()
+    fails: AttachFailure | None = None
 
 
 class Detach(Frozen):
-    """No storage is attached and nothing of it is on the books."""
+    """No storage is attached and nothing of it is on the books.
+
+    With `force` reads and writes that run end by it and bring no more, as at the end of a process (upstream: shutdown);
+    else they have to be waited for.
+    """
 
     op: Literal["detach"] = "detach"
+    force: bool = False
 
 
 class ClearStorage(Frozen):
@@ -273,9 +283,10 @@ class Audit(Frozen):
 
 
 class Reset(Frozen):
-    """The cache is as when it was made."""
+    """The cache is as when it was made. `force` is as for a detach; copies and passes have to be waited for anyway."""
 
     op: Literal["reset"] = "reset"
+    force: bool = False
 
 
 Operation = Annotated[
@@ -333,5 +344,6 @@ STATE_OPERATIONS = frozenset({"evict_state", "evict_host_state"})
 
 SPECIAL_FIELDS = {
     "take_pages": "prefix", "load_back": "rid", "read_done": "state", "write_done": "states", "progress": "agreed",
+    "attach": "fails", "detach": "force", "reset": "force",
 }  # fmt: skip
-"""The fields of operations that say something in hybrid models only, or of more than one rank."""
+"""The fields of operations that say something in hybrid models only, of more than one rank, or where storage fails."""

@@ -13,6 +13,10 @@ from hicache_ref.vocabulary.base import Frozen
 PrefetchPolicy = Literal["best_effort", "wait_complete", "timeout"]
 PREFETCH_POLICIES: tuple[PrefetchPolicy, ...] = ("best_effort", "wait_complete", "timeout")
 
+AttachFailure = Literal["settings", "store", "pools"]
+ATTACH_FAILURES: tuple[AttachFailure, ...] = ("settings", "store", "pools")
+"""Where an attach fails: its settings cannot be read, the store not opened, the host pools not registered with it."""
+
 
 def _number(value: object) -> object:
     """Refuses what Python would silently take for a number: truth values, NaN and infinity."""

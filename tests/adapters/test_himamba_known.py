@@ -15,7 +15,7 @@ from tests.adapters.himamba_driven import ALL_RELEASES, child
 
 pytestmark = pytest.mark.peers
 
-LONGEST_TRACE = 19
+LONGEST_TRACE = 17
 IDS_OF_0_5_15 = {
     "split-hides-backup", "cascade-ends-eviction", "write-back-without-room", "load-leaks-slot", "leaf-without-state",
     "late-state-not-backed-up", "double-free", "load-starts-elsewhere", "load-loses-source", "locked-leaf-is-evicted",

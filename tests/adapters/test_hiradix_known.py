@@ -121,11 +121,11 @@ def test_a_split_under_a_copy_keeps_the_prefix_from_storage_in_old_releases(vers
 def test_a_read_outlives_a_reset() -> None:
     """Goal: 0.5.2 joins two of its three threads. Method: reset while a page is read, abort, count owners."""
     sizes = Sizes(device_pages=8, host_pages=24, storage_batch=BATCH)
-    driven = Driven(sizes, version="0.5.2", reset="anytime")
+    driven = Driven(sizes, version="0.5.2")
     driven.attach()
     driven.only_stored((1, 2))
     name = driven.reading("q", 1, 2)
-    assert Done() == driven(Reset())
+    assert Done() == driven(Reset(force=True))
     seen = driven.see()
     assert set(seen.prefetch_host[name]) <= set(seen.free_host)
     driven.read(name, 2)
@@ -137,12 +137,12 @@ def test_a_read_outlives_a_reset() -> None:
 def test_a_reset_does_not_forget_an_open_prefetch() -> None:
     """Goal: 0.5.20 keeps ongoing_prefetch over a reset. Method: reset between two batches, abort, count owners."""
     sizes = Sizes(device_pages=8, host_pages=24, storage_batch=BATCH)
-    driven = Driven(sizes, version="0.5.20", reset="anytime")
+    driven = Driven(sizes, version="0.5.20")
     driven.attach()
     driven.only_stored((1, 2, 3, 4))
     driven.read(driven.reading("q", 1, 2, 3, 4), 2)
     driven(EVERYTHING)
-    assert Done() == driven(Reset())
+    assert Done() == driven(Reset(force=True))
     driven(Abort(rid="q"))
     assert 2 == len(driven.twice())
 

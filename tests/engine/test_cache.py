@@ -182,6 +182,14 @@ def test_facts_of_the_world_are_not_the_callers() -> None:
     cache.close()
 
 
+def test_what_the_store_tells_is_not_the_callers() -> None:
+    """Goal: no page is free under a call of a store. Method: force, and a failure told by the caller."""
+    with attached(HeldBackend()) as cache:
+        for op in (ops.Detach(force=True), ops.Reset(force=True), ops.Attach(fails="store")):
+            assert isinstance(cache.step(op), Invalid)
+        assert cache.model.state.storage.attached
+
+
 class TestAttach:
     """All or nothing (HC-LIFE-07)."""
 

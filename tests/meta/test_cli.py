@@ -139,6 +139,9 @@ def test_a_known_divergence_is_not_red(shell: Shell) -> None:
     assert "divergences   0 new, 1 known" in again.out
     assert 4 == again.code
     assert "known K-1: gone" in healthy.out
+    blind = shell(*words, "--known", "known.jsonl", "--blind", "--examples", walks, "--report", "new")
+    assert f"known K-1: found, {line['length']} operations" in blind.out
+    assert 2 == shell("check", "--trace", line["trace"], "--blind").code
     assert 1 == shell(*words, "--known", os.devnull).code
 
 

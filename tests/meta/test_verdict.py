@@ -86,6 +86,18 @@ def test_what_cannot_be_met_is_not_missed(name: str, changes: dict[str, Any]) ->
     assert verdict(ALL, seen).requirements.observable > verdict(description, seen).requirements.observable
 
 
+@pytest.mark.parametrize(
+    ("name", "able"), [("HC-LIFE-56", "attach_failures"), ("HC-LIFE-57", "forces"), ("HC-PREF-73", "peers")]
+)
+def test_what_it_is_not_able_to_is_not_missed(name: str, able: str) -> None:
+    """Goal: a witness needs more than operations. Method: one that was not met, with the ability and without."""
+    seen = outlook(reached=without(name))
+    description = ALL.model_copy(update={"peers": True, "forces": True, "attach_failures": ("store",)})
+
+    assert name in verdict(description, seen).witnesses.missing
+    assert name not in verdict(description.model_copy(update={able: ()}), seen).witnesses.missing
+
+
 def test_what_the_rules_walked_cannot_meet_is_not_missed() -> None:
     """Goal: witnesses of rules that were not walked do not count. Method: one rule set against all."""
     few = verdict(ALL, outlook(rules=[RULES["sglang-0.5.9"]]))

@@ -16,6 +16,7 @@ from hicache_ref.requirements import REQUIREMENTS, Checker
 from hicache_ref.search.machine import Failure, Subject, machine_for, run_machine
 from hicache_ref.search.minimise import replay
 from hicache_ref.search.stepping import ModelStepper
+from hicache_ref.vocabulary.adapter import Hybrid
 from hicache_ref.vocabulary.operations import OPERATION_TYPES, STORAGE_OPERATIONS
 from hicache_ref.vocabulary.profile import profile_named
 
@@ -28,15 +29,19 @@ HUNT = settings(SHORT, max_examples=1500)
 
 
 SMALL_STEPS = 12
+TRIES = 4
+"""Not every way to a fault is a short one."""
 
 UPPER = frozenset(OPERATION_TYPES) - STORAGE_OPERATIONS
 
 
-def found(fault: str, given: settings, only: frozenset[str] | None = None) -> Failure | None:
-    """What the machine finds in a cache with this fault of the upper tiers; storage is left out."""
+def found(fault: str, given: settings, only: frozenset[str] | None = None, seed: int | None = None) -> Failure | None:
+    """What the machine finds in a cache with this fault of the upper tiers; what it does not need is left out."""
     planted = FAULTS[fault]
+    hybrid: Hybrid = "always" if planted.state else "never"
+    subject = Subject(planted.model, rules=planted.rules, only=only, operations=UPPER, hybrid=hybrid, seed=seed)
     try:
-        run_machine(Subject(planted.model, rules=planted.rules, only=only, operations=UPPER), given)
+        run_machine(subject, given)
     except Failure as failure:
         return failure
     return None
@@ -46,11 +51,10 @@ def check_one_requirement(requirement: str, fault: str) -> None:
     """The healthy cache keeps the requirement by itself, and the cache with the fault breaks it, in a few steps."""
     only = frozenset({requirement})
     run_machine(Subject(only=only), SHORT)
-    failure = found(fault, HUNT, only)
+    failures = [found(fault, HUNT, only, seed) for seed in range(TRIES)]
 
-    assert failure is not None
-    assert requirement == failure.finding.requirement
-    assert len(failure.steps) <= SMALL_STEPS
+    assert [requirement] * TRIES == [failure.finding.requirement for failure in failures if failure]
+    assert min(len(failure.steps) for failure in failures if failure) <= SMALL_STEPS
 
 
 def test_backup_prefix_is_contiguous() -> None:

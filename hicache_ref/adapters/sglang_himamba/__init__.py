@@ -19,7 +19,7 @@ OFFER = Offer(
     cache_module="srt/mem_cache/hi_mamba_radix_cache.py",
     default=DEFAULT,
     root_of=lambda version, fetch: root_of(version, fetch=fetch),
-    choices={"storage": ("file", "off"), "events": ("on", "off"), "reset": ("idle", "anytime")},
+    choices={"storage": ("file", "off"), "events": ("on", "off")},
     files={"tree": TREE, "controller": CONTROLLER},
 )
 

@@ -296,7 +296,7 @@ class HybridCaller(HybridObserver):
             node = node.parent
         return self._depth(node), node.parent is None or node.host_value is not None
 
-    def _load_waits_for(self, op: ops.LoadBack, node: Any) -> tuple[str, ...]:
+    def _load_waits_for(self, op: ops.LoadBack, node: Any, *, hopeless: bool) -> tuple[str, ...]:
         """Also the passes that hold slots, where even all evictable ones are too few."""
         above = node
         while above.value is None:
@@ -309,4 +309,6 @@ class HybridCaller(HybridObserver):
         states = self.engine.state_allocator.available_size() + int(self.engine.cache.mamba_evictable_size())
         # The load keeps what it hangs below.
         states -= above is not node and above.mamba_value is not None and not above.mamba_lock_ref
-        return self._no_state().wait_for if states < 1 + (op.rid is not None) else super()._load_waits_for(op, node)
+        if states < 1 + (op.rid is not None):
+            return self._no_state().wait_for
+        return super()._load_waits_for(op, node, hopeless=hopeless)

@@ -27,6 +27,7 @@ class HybridTraits(Traits):
     NAME: ClassVar[str] = "HiMambaRadixCache"
     MODULE: ClassVar[str] = f"{_CACHE}.hi_mamba_radix_cache"
     LAST: ClassVar[str] = "0.5.17"
+    REGISTERS: ClassVar[str] = "register_mem_host_pool_v2"
 
     @cached_property
     def hybrid(self) -> Any:

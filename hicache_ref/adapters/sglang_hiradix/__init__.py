@@ -17,7 +17,7 @@ OFFER = Offer(
     cache_module="srt/mem_cache/hiradix_cache.py",
     default=DEFAULT,
     root_of=lambda version, fetch: root_of(version, fetch=fetch),
-    choices={"storage": ("file", "off"), "events": ("on", "off"), "reset": ("idle", "anytime")},
+    choices={"storage": ("file", "off"), "events": ("on", "off")},
     files={"controller": CONTROLLER},
 )
 
@@ -28,7 +28,6 @@ def make(options: Mapping[str, str], fetch: bool, step_timeout: float) -> Proces
     Options: `version` of a release, or `source`, a folder that has `sglang/` or `python/sglang/`; `storage` is file
     or off; `events` is on or off (on where they name tiers); `controller` a file in place of cache_controller.py;
     `preload` a file that is run once the modules are imported; `batch` the pages in one batch of storage (as the
-    profile says); `reset` is idle, or anytime: also while storage works. Raises AdapterError for anything else, and
-    where the wheel cannot be had.
+    profile says). Raises AdapterError for anything else, and where the wheel cannot be had.
     """
     return OFFER.adapter(options, fetch, step_timeout)

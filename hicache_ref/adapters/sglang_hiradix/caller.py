@@ -172,7 +172,7 @@ class Caller:
         waiting = {*self._holders(self.books.held), *self._keepers_of_leaves()}
         return Refused(why="device full", wait_for=tuple(sorted(waiting)))
 
-    def _keepers_of_leaves(self) -> set[str]:
+    def _keepers_of_leaves(self, beside: Any = None) -> set[str]:
         """The work of storage without which more device leaves could have been dropped: none is known here."""
         return set()
 
@@ -279,7 +279,7 @@ class Caller:
     def load(self, op: ops.LoadBack, node: Any, request: Any) -> Submitted | Refused:
         """As `on_load_back`; `request` is upstream's, if it is loaded for one."""
         size = self.engine.page_size
-        before = set(self.books.copies)
+        before, hopeless = set(self.books.copies), self._lacks(node) > self._could_be_free(node)
         self.watch.loading = node
         try:
             quota = None if op.quota is None else op.quota * size + self._evictable_above(node)
@@ -291,20 +291,32 @@ class Caller:
         self.watch.settle()
         tickets = tuple(name for name in self.books.copies if name not in before and name.startswith("d:"))
         if slots is None:
-            return Refused(why="below threshold, over quota or device full", wait_for=self._load_waits_for(op, node))
+            waits_for = self._load_waits_for(op, node, hopeless=hopeless)
+            return Refused(why="below threshold, over quota or device full", wait_for=waits_for)
         return Submitted(tickets=tickets, pages=len(slots) // size)
 
-    def _load_waits_for(self, op: ops.LoadBack, node: Any) -> tuple[str, ...]:
-        """The passes that hold pages without which there is no room, if that is why nothing was loaded."""
-        size = self.engine.page_size
+    def _load_waits_for(self, op: ops.LoadBack, node: Any, *, hopeless: bool) -> tuple[str, ...]:
+        """The work that holds pages or leaves without which there is no room, if that is why nothing was loaded."""
+        need = self._lacks(node)
+        threshold = self.engine.cache.load_back_threshold
+        if need * self.engine.page_size < threshold or (op.quota is not None and need > op.quota):
+            return ()
+        if not hopeless:
+            return tuple(sorted({*self._holders(self.books.held), *self._keepers_of_leaves(beside=node)}))
+        enough = need <= self._could_be_free(node) + len(self.books.held)
+        return self._holders(self.books.held) if enough else ()
+
+    def _lacks(self, node: Any) -> int:
+        """Pages down to the node that are on host only."""
         need = 0
         while node.value is None:
-            need, node = need + len(node.key) // size, node.parent
-        if need * size < self.engine.cache.load_back_threshold or (op.quota is not None and need > op.quota):
-            return ()
-        evictable = (self.engine.evictable() - self._evictable_above(node)) // size
-        enough = need - self.free_device_count() <= evictable + len(self.books.held)
-        return self._holders(self.books.held) if enough else ()
+            need, node = need + len(node.key), node.parent
+        return need // self.engine.page_size
+
+    def _could_be_free(self, node: Any) -> int:
+        """Device pages that are free, or evictable beside what a load of this node pins."""
+        evictable = self.engine.evictable() - self._evictable_above(node)
+        return self.free_device_count() + evictable // self.engine.page_size
 
     def _evictable_above(self, node: Any) -> int:
         """Tokens that a load of this node pins, and that upstream's quota counts as if they could be had."""

@@ -115,7 +115,6 @@ class SglangHiRadix:
         engine = self.engine_kind(traits, profile, self._folder, self._clock, events=self._publishes())
         engine.make(None)
         self._caller = self.caller_kind(engine, self._stamps)
-        self._caller.resets_anytime = self.setup.reset_anytime
 
     def apply(self, operation: Operation) -> Outcome:
         """The operation has happened. Raises what the cache raises."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from hicache_ref.adapters.sglang_hiradix.failing import UNREADABLE, failing
 from hicache_ref.adapters.sglang_hiradix.importing import PACKAGE
 from hicache_ref.adapters.sglang_hiradix.pages import LAYERS, Slots
 from hicache_ref.adapters.sglang_hiradix.substitutes import PEER, SERVER_ARGS
@@ -18,7 +19,7 @@ from hicache_ref.adapters.sglang_hiradix.traits import Traits, found
 from hicache_ref.vocabulary.ids import Pages
 from hicache_ref.vocabulary.keys import Key, pages_of, tokens_of
 from hicache_ref.vocabulary.profile import Profile
-from hicache_ref.vocabulary.storage import StorageSettings
+from hicache_ref.vocabulary.storage import AttachFailure, StorageSettings
 
 _CACHE = f"{PACKAGE}.srt.mem_cache"
 _FOLDER_SETTING = "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"
@@ -299,14 +300,16 @@ class Engine:
             PEER.tokens = None
             del self.cache.can_terminate_prefetch
 
-    def attach(self, backend: str, settings: StorageSettings) -> str | None:
-        """Storage is attached at run time; or what upstream says against it."""
-        done, said = self.cache.attach_storage_backend(
-            storage_backend=backend,
-            storage_backend_extra_config_json=self._extra_config(settings),
-            served_model_name="model",
-            hicache_storage_prefetch_policy=settings.prefetch_policy,
-        )
+    def attach(self, backend: str, settings: StorageSettings, fails: AttachFailure | None) -> str | None:
+        """Storage is attached at run time; or what upstream says against it. What `fails` does so in this call only."""
+        config = UNREADABLE if fails == "settings" else self._extra_config(settings)
+        with failing(self.traits, fails):
+            done, said = self.cache.attach_storage_backend(
+                storage_backend=backend,
+                storage_backend_extra_config_json=config,
+                served_model_name="model",
+                hicache_storage_prefetch_policy=settings.prefetch_policy,
+            )
         self._set_batch()
         return None if done else str(said)
 
@@ -314,6 +317,11 @@ class Engine:
         """No storage is attached; or what upstream says against it."""
         done, said = self.cache.detach_storage_backend()
         return None if done else str(said)
+
+    def shut_down(self) -> str | None:
+        """Likewise, whatever runs, as at the end of the process; upstream says nothing then."""
+        self.cache.shutdown()
+        return "storage is still attached" if self.cache.enable_storage else None
 
     def reset(self) -> None:
         """As the scheduler flushes: the tree, then the allocator (upstream: flush_cache)."""

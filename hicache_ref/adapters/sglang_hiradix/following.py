@@ -4,6 +4,7 @@ from hicache_ref.adapters.sglang_hiradix.traits import Traits
 from hicache_ref.vocabulary.adapter import AdapterError, Description
 from hicache_ref.vocabulary.operations import OPERATION_TYPES, STATE_OPERATIONS, STORAGE_OPERATIONS
 from hicache_ref.vocabulary.profile import RULES, Profile, Rules
+from hicache_ref.vocabulary.storage import ATTACH_FAILURES
 
 NAME = "sglang-hiradix"
 
@@ -52,6 +53,9 @@ def describe(traits: Traits, version: str, *, storage: bool, events: bool) -> De
         one_backend=True,
         # 0.5.1 asks no other rank under wait_complete, and 0.5.20 at polls.
         peers=not (traits.copies_in_threads or traits.acknowledges_batches),
+        attach_failures=ATTACH_FAILURES if storage and traits.attaches else (),
+        # The detach of 0.5.20 commits what has been read first, which the model gives up.
+        forces=storage and traits.attaches and not traits.acknowledges_batches,
         events=events,
     )
 

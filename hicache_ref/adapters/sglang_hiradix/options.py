@@ -61,7 +61,7 @@ class Offer:
             events=None if events is None else events == "on",
             files={module: _file(options, name) for name, module in self.files.items() if name in options},
             preload=_file(options, "preload") if "preload" in options else None,
-            batch=self._batch(options), reset_anytime=chosen["reset"] == "anytime",
+            batch=self._batch(options),
         )  # fmt: skip
 
     def _expect_known(self, options: Options) -> None:

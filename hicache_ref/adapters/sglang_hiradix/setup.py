@@ -23,4 +23,3 @@ class Setup(BaseModel):
 
     preload: str | None = None
     batch: int | None = None
-    reset_anytime: bool = False

@@ -26,8 +26,15 @@ class StoringCaller(Caller):
 
     # -- what storage pins ------------------------------------------------------------------------------------------
 
-    def _keepers_of_leaves(self) -> set[str]:
-        """What hangs on, or reads the host copy of, a node below a device leaf pins that leaf too."""
+    def _keepers_of_leaves(self, beside: Any = None) -> set[str]:
+        """What hangs on, or reads the host copy of, a node below a device leaf pins that leaf too.
+
+        Leaves above the node `beside` do not count: what is done for it has them pinned.
+        """
+        above = set()
+        while beside is not None:
+            above.add(id(beside))
+            beside = beside.parent
         hanging: dict[int, set[str]] = {}
         for fetch in self.books.fetches.values():
             if self.is_open(fetch):
@@ -40,7 +47,7 @@ class StoringCaller(Caller):
         waiting = [(self.engine.cache.root_node, False)]
         while waiting:
             node, below_leaf = waiting.pop()
-            below_leaf = below_leaf or self._is_device_leaf(node)
+            below_leaf = below_leaf or (self._is_device_leaf(node) and id(node) not in above)
             if below_leaf:
                 found |= hanging.get(id(node), set())
                 found |= {reading[page] for page in self.engine.host_slots.pages(node.host_value) if page in reading}
@@ -268,7 +275,7 @@ class StoringCaller(Caller):
         """Storage is attached; where a release cannot at run time, the cache is new and has it from the start."""
         backend = _BACKENDS.get(op.backend, op.backend)
         if self.engine.traits.attaches:
-            no = self.engine.attach(backend, op.settings)
+            no = self.engine.attach(backend, op.settings, op.fails)
             self.workers.go_on()
             return Done() if no is None else Refused(why=no)
         if backend != "file" or self._was_used():
@@ -284,7 +291,11 @@ class StoringCaller(Caller):
         return not empty or bool(self.books.pending()) or self.engine.cache.enable_storage
 
     def on_detach(self, op: ops.Detach) -> Done | Refused:
-        """No storage is attached. Upstream's scheduler waits until nothing of it runs, and so does this."""
+        """No storage is attached. Upstream's scheduler waits until nothing of it runs; so does this, but by force."""
+        if op.force:
+            no = self.engine.shut_down()
+            self._forget_storage()
+            return Done() if no is None else Refused(why=no)
         self._close_all()
         waiting = self._reading_or_writing()
         if waiting:
@@ -317,8 +328,11 @@ class StoringCaller(Caller):
         return tuple(sorted([*reading, *writing]))
 
     def _forget_storage(self) -> None:
+        """Only what a thread still works on is known."""
+        survivors = self._survivors()
         for kept in (self.books.fetches, self.books.backups):
             kept.clear()
+        self.books.fetches |= survivors
         for waiting in (self.books.answered, self.books.reads, self.books.written):
             waiting.clear()
 
@@ -329,22 +343,26 @@ class StoringCaller(Caller):
         return Done() if self.engine.cache.clear_storage_backend() else Refused(why="the backend cannot")
 
     def on_reset(self, op: ops.Reset) -> Done | Refused:
-        """Cache and pools are as new, unless something runs: a scheduler flushes when it is idle and has polled."""
-        if not self.resets_anytime:
+        """Cache and pools are as new, unless something runs: a scheduler flushes when it is idle and has polled.
+
+        By force it does so although storage works.
+        """
+        busy = {name for name in self.books.pending() if name[0] in "hdf"}
+        if busy or not op.force:
             self._close_all()
-            busy = {*self._reading_or_writing(), *(name for name in self.books.pending() if name[0] in "hdf")}
-            busy |= {fetch.name for fetch in self._open()}
+            busy |= {*self._reading_or_writing(), *(fetch.name for fetch in self._open())}
             if busy:
                 return Refused(why="work in flight", wait_for=tuple(sorted(busy)))
             self.engine.cache.check_hicache_events()
         self.engine.reset()
-        survivors = {name: each for name, each in self.books.fetches.items() if self.workers.works_on(each.operation)}
+        survivors = self._survivors()
         self.books.__init__()  # type: ignore[misc]
         self.books.fetches |= survivors
         self.workers.go_on()
         return Done()
 
-    resets_anytime = False
-    """Whether a reset happens although something runs, which no scheduler does."""
+    def _survivors(self) -> dict[str, Fetch]:
+        """Fetches on which a living thread works, by name."""
+        return {name: each for name, each in self.books.fetches.items() if self.workers.works_on(each.operation)}
 
     _released: Any = 0

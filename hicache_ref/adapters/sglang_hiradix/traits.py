@@ -49,6 +49,8 @@ class Traits:
     NAME: ClassVar[str] = "HiRadixCache"
     MODULE: ClassVar[str] = f"{_CACHE}.hiradix_cache"
     LAST: ClassVar[str] = "0.5.20"
+    REGISTERS: ClassVar[str] = "register_mem_pool_host"
+    """The call by which a backend is told of the last host pool."""
 
     hiradix: Any
     radix: Any
