@@ -32,6 +32,9 @@ LONG_TRACE = 15
 TRIES_AGAIN = 2
 """How often a finding whose smallest trace is longer than that is made small from another walk that met it."""
 
+NAMES_AGAIN = 10
+"""How often, blind, it is looked which known divergence a finding is that several are told like."""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -126,6 +129,7 @@ class Campaign:
         self.stop = False
         self.ends_at = float("inf")
         self.tried_again: Counter[object] = Counter()
+        self.named_again: Counter[object] = Counter()
 
     def run(self, budget: Budget) -> Outlook:
         """The budget is spent, or the first new divergence was found and the campaign does not keep going."""
@@ -305,6 +309,8 @@ class Campaign:
             return
         for at, each in enumerate(self.outlook.divergences):
             if (self.blind or each.known is None) and each.finding.same_as(finding):
+                if self._may_be_another(finding):
+                    break
                 self.outlook.divergences[at] = self._shorter(each, lockstep)
                 return
         # What is known by its place or its words needs no small trace to be recognised.
@@ -321,6 +327,14 @@ class Campaign:
             if (other.known, other.finding.identity) == (known, final.identity):
                 return
         self.outlook.divergences.append(divergence)
+
+    def _may_be_another(self, finding: Finding) -> bool:
+        """Whether, blind, what is told alike may be another known divergence; a few times, for to see takes long."""
+        named = [each for each in self.known if self.blind and each.covers(finding, (), {str(each.trigger)})]
+        if len(named) <= 1:
+            return False
+        self.named_again[finding.identity] += 1
+        return self.named_again[finding.identity] <= NAMES_AGAIN
 
     def _shorter(self, divergence: Divergence, lockstep: Lockstep) -> Divergence:
         """The divergence, of a shorter trace if it has a long one and this walk, which met it too, gives that."""

@@ -74,6 +74,6 @@ def test_nothing_new_is_found(version: str, storage: str) -> None:
 
 def test_walks_find_defects_without_being_told() -> None:
     """Goal: known divergences are found by walks alone. Method: check 0.5.15 knowing nothing, look at what broke."""
-    outlook = checked(Budget(steps=2_000), (), version="0.5.15", storage="off")
+    outlook = checked(Budget(steps=6_000), (), version="0.5.15", storage="off")
     broken = {each.finding.requirement for each in outlook.divergences}
     assert {"HC-STATE-07", "HC-CONF-01", "HC-EVENT-06"} <= broken
