@@ -104,6 +104,8 @@ class _Search:
         self.give_up = give_up
         self.plainly = plainly
         self.tried: set[str] = set()
+        self.told: dict[int, tuple[Recorded, str]] = {}
+        """Steps by identity, each with its text: to make that takes longer than anything else but a replay."""
 
     def run(self) -> Replay:
         """Chunks of halving size are deleted, then single steps, then more is tried as long as anything helps."""
@@ -149,9 +151,14 @@ class _Search:
                 at, failures = at + 1, failures + 1
         return found
 
+    def _text_of(self, step: Recorded) -> str:
+        if id(step) not in self.told:
+            self.told[id(step)] = step, repr(step)
+        return self.told[id(step)][1]
+
     def _is_better(self, steps: Steps) -> bool:
         """Whether these steps, not tried before, end in the finding and weigh less; then they are the best so far."""
-        name = repr(steps)
+        name = "\n".join(map(self._text_of, steps))
         if name in self.tried:
             return False
         self.tried.add(name)
