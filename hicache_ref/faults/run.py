@@ -36,7 +36,7 @@ LOCKSTEP_SHARE = 40
 HEALTHY_STEPS = 20_000
 HEALTHY_LOCKSTEP_SHARE = 20
 
-TRIES = 3
+TRIES = 2
 """So many traces are made small, of which the smallest is kept."""
 
 _T = TypeVar("_T")
