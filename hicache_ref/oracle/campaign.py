@@ -118,6 +118,11 @@ class Campaign:
         self.blind = blind
         """Whether walks are made as if nothing was known, which only names what they find."""
 
+        self.heeded = () if blind else self.known
+        """What walks leave out, forgive and recognise at once."""
+
+        self.left_out = watched(self.heeded)
+
         self.keep_going = keep_going
         self.fixed_sizes = fixed_sizes
         self.wanted = wanted
@@ -136,8 +141,7 @@ class Campaign:
         began = time.monotonic()
         self.ends_at = float("inf") if budget.seconds is None else began + budget.seconds
         outlook = self.outlook
-        if not self.blind:
-            self._replay_known()
+        self._replay_known()
         while not self._is_over(budget):
             self._walk(outlook.walks, budget)
             outlook.walks += 1
@@ -162,7 +166,7 @@ class Campaign:
 
     def _replay_known(self) -> None:
         """Each known divergence of this adapter is tried again by its own trace."""
-        for entry in self.known:
+        for entry in self.heeded:
             if self.stop:
                 return
             steps = tuple(Recorded(op) for op in entry.trace)
@@ -188,18 +192,17 @@ class Campaign:
         checker = Checker(profile, only=self.wanted or None)
         lockstep = Lockstep(self.adapter, self.description, profile, self.level, checker)
         lockstep.watched = self.triggers
-        if forgiving and not self.blind:
+        if forgiving:
             lockstep.forgives = partial(self._forgives, lockstep)
         return lockstep
 
     def _forgives(self, lockstep: Lockstep, finding: Finding) -> bool:
         steps = [step.op for step in lockstep.steps]
-        return any(each.goes_on and each.covers(finding, steps, lockstep.met) for each in self.known)
+        return any(each.goes_on and each.covers(finding, steps, lockstep.met) for each in self.heeded)
 
     def _leaves_out(self, lockstep: Lockstep, op: Operation) -> bool:
         """Whether the walk is not to make this step: known to go wrong, or out of turn."""
-        left_out = () if self.blind else self.triggers
-        return lockstep.is_out_of_turn(op) or any(lockstep.is_trigger(op, name) for name in left_out)
+        return lockstep.is_out_of_turn(op) or any(lockstep.is_trigger(op, name) for name in self.left_out)
 
     def _draw_profile(self, rng: random.Random) -> Profile:
         offered = self.description.evictions
@@ -314,8 +317,7 @@ class Campaign:
                 self.outlook.divergences[at] = self._shorter(each, lockstep)
                 return
         # What is known by its place or its words needs no small trace to be recognised.
-        named = () if self.blind else [each for each in self.known if each.is_told_by_itself]
-        at_once = any(each.covers(finding, (), lockstep.met) for each in named)
+        at_once = any(each.is_told_by_itself and each.covers(finding, (), lockstep.met) for each in self.heeded)
         small = Replay(tuple(lockstep.steps), finding) if at_once else self._minimised(lockstep, finding)
         final = small.finding or finding
         known = self._known_as(final, small.steps, lockstep)

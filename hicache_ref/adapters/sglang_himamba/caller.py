@@ -301,7 +301,7 @@ class HybridCaller(HybridObserver):
         above = node
         while above.value is None:
             above = above.parent
-        need = self._depth(node) - self._depth(above)
+        need = self._lacks(node)
         if self._depth(node) - self._depth(self._device_end(node)) < self.engine.cache.load_back_threshold:
             return ()
         if op.quota is not None and need > op.quota:
