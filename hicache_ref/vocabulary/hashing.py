@@ -12,7 +12,7 @@ from hashlib import sha256
 from itertools import pairwise
 
 from hicache_ref.vocabulary.ids import PageHash
-from hicache_ref.vocabulary.keys import PageKey, PageKeys
+from hicache_ref.vocabulary.keys import Key, PageKey, PageKeys, pages_of
 
 _NARROW_LIMIT = 2**32
 _NAMESPACE_TAG = b"sglang-cache-namespace-v1"
@@ -55,6 +55,11 @@ def chain(pages: PageKeys, prior: PageHash | None, bigram: bool = False) -> tupl
         prior = page_hash(page, prior, bigram)
         hashes.append(prior)
     return tuple(hashes)
+
+
+def key_hashes(key: Key, page_size: int, bigram: bool) -> tuple[PageHash, ...]:
+    """The digest of the prefix that ends with each of the key's whole pages, its namespace included."""
+    return chain(pages_of(key.tokens, page_size, bigram), namespace_seed(key.extra), bigram)
 
 
 def block_hash(digest: PageHash) -> int:

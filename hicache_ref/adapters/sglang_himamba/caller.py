@@ -14,9 +14,9 @@ from hicache_ref.adapters.sglang_hiradix.books import Copy, Pass, Request
 from hicache_ref.adapters.sglang_hiradix.pages import Stamps
 from hicache_ref.adapters.sglang_hiradix.substitutes import Bag
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.hashing import chain, namespace_seed
+from hicache_ref.vocabulary.hashing import key_hashes
 from hicache_ref.vocabulary.ids import Pages
-from hicache_ref.vocabulary.keys import Key, pages_of
+from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.outcomes import (
     Done,
     Evicted,
@@ -195,7 +195,7 @@ class HybridCaller(HybridObserver):
             return Invalid(why=f"no request {op.rid} with pages")
         done = super().on_forward(op)
         if isinstance(done, Done):
-            end = chain(pages_of(op.key.tokens, 1, bigram=False), namespace_seed(op.key.extra), bigram=False)[-1]
+            end = key_hashes(op.key, 1, bigram=False)[-1]
             self.books.passes[op.rid] = Pass(self.books.passes[op.rid].touches, request.state, end)
         return done
 

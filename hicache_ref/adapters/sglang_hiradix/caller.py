@@ -12,7 +12,7 @@ from hicache_ref.adapters.sglang_hiradix.engine import Engine
 from hicache_ref.adapters.sglang_hiradix.pages import Stamps
 from hicache_ref.adapters.sglang_hiradix.workers import Workers
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.hashing import chain, namespace_seed
+from hicache_ref.vocabulary.hashing import key_hashes
 from hicache_ref.vocabulary.ids import Pages
 from hicache_ref.vocabulary.keys import Key, pages_of
 from hicache_ref.vocabulary.outcomes import (
@@ -197,10 +197,7 @@ class Caller:
             return Invalid(why=f"the first {op.start} pages are not resident, or the rest does not fit")
         self.books.passes[op.rid] = Pass(frozenset(prefix) | frozenset(request.pages))
         request.key = op.key
-        profile = self.engine.profile
-        digests = chain(
-            pages_of(op.key.tokens, self.engine.page_size, profile.bigram), namespace_seed(op.key.extra), profile.bigram
-        )
+        digests = key_hashes(op.key, self.engine.page_size, self.engine.profile.bigram)
         slots = self.engine.device_slots.slots(request.pages)
         self.stamps.fill(self.engine.device_buffers(), slots, digests[op.start :])
         return Done()

@@ -14,7 +14,7 @@ from typing import Any
 import torch  # also makes the libraries resident that the core is linked against
 
 from hicache_ref.vocabulary.adapter import AdapterError
-from hicache_ref.vocabulary.hashing import chain, namespace_seed
+from hicache_ref.vocabulary.hashing import key_hashes
 from hicache_ref.vocabulary.ids import PageHash, Pages
 from hicache_ref.vocabulary.keys import Key, pages_of, tokens_of
 from hicache_ref.vocabulary.profile import Profile, WritePolicy
@@ -81,8 +81,7 @@ class Core:
 
     def hashes(self, key: Key) -> tuple[PageHash, ...]:
         """The hash of the prefix that ends with each of the key's whole pages."""
-        bigram = self.profile.bigram
-        return chain(pages_of(key.tokens, self.page_size, bigram), namespace_seed(key.extra), bigram)
+        return key_hashes(key, self.page_size, self.profile.bigram)
 
     def page_count(self, key: Key) -> int:
         """The number of the key's whole pages."""
