@@ -27,11 +27,17 @@ from hicache_ref.oracle.verdict import EXIT_CODES, CheckReport, DivergenceLine, 
 from hicache_ref.requirements import REQUIREMENTS
 from hicache_ref.storage.base import Misuse, StorageError
 from hicache_ref.storage.config import StorageConfig
-from hicache_ref.storage.conformance import CONFIG, RULES, Report, Result, Terms, check, subject_of
+from hicache_ref.storage.conformance import CONFIG, RULES, Finding, Report, Terms, check, subject_of
+from hicache_ref.storage.foreign import Values
 from hicache_ref.storage.settings import parse_config, parse_settings
 
 COLOURS = {"conforms": "green", "divergence": "red", "inconclusive": "yellow"}
-WIDTH = 112
+WIDTH = 80
+VALUES: dict[Values, str] = {
+    "memoryviews": "memoryviews, for the class works without torch",
+    "tensors": "tensors of bytes, for the class works with torch",
+}
+"""What a foreign object was handed pages as, and why."""
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
@@ -45,6 +51,15 @@ class BrokenRule(DivergenceLine):
     story: tuple[str, ...]
     """The last calls before, with their answers."""
 
+    through: str
+    """The handle, or the other process, that made the call."""
+
+    judging: str
+    """The rule that was being tried."""
+
+    also: tuple[str, ...]
+    """Rules that could not be tried to the end for the same fault."""
+
 
 class StorageReport(CheckReport):
     """The result of a check of a store; its JSON is that of `check`, and what was seen."""
@@ -55,6 +70,12 @@ class StorageReport(CheckReport):
 
     passed_on: tuple[str, ...]
     """Settings that are not ours and went to the store."""
+
+    values: Values | None
+    """What a foreign object was handed pages as."""
+
+    again: tuple[str, ...]
+    """The command that shows what was found once more."""
 
 
 @app.callback()
@@ -137,15 +158,19 @@ def storage_check(url: str, *, config: str | None = None, settings: str | None =
         raise Problem(str(error)) from None
     except StorageError as error:
         raise Problem(f"{url}: {error}") from None
-    return _verdict(report, wanted or frozenset(RULES), tuple(extra))
+    given = [("--config", config), ("--settings", settings)]
+    options = [*(word for name, value in given if value is not None for word in (name, value)), *["--clear"] * clear]
+    return _verdict(report, wanted or frozenset(RULES), tuple(extra), options)
 
 
-def _verdict(report: Report, wanted: frozenset[str], passed_on: tuple[str, ...]) -> StorageReport:
+def _verdict(report: Report, wanted: frozenset[str], passed_on: tuple[str, ...],
+             options: Sequence[str]) -> StorageReport:  # fmt: skip
     """The report in the words of `check`."""
     excused = {each.rule: each.not_judged for each in report.results if each.not_judged is not None}
-    judged = {each.rule for each in report.results if each.judged or each.broken is not None}
+    findings = report.findings
+    judged = {each.rule for each in report.results if each.judged} | {each.result.breaks for each in findings}
     missing = tuple(sorted(wanted - judged - excused.keys()))
-    word: Word = "divergence" if report.broken else "conforms" if judged and not missing else "inconclusive"
+    word: Word = "divergence" if findings else "conforms" if judged and not missing else "inconclusive"
     return StorageReport(
         verdict=word,
         rules_only=True,
@@ -163,21 +188,35 @@ def _verdict(report: Report, wanted: frozenset[str], passed_on: tuple[str, ...])
             not_exercised=missing,
         ),
         witnesses=Reached(reached=0, total=0, missing=()),
-        divergences=tuple(map(_broken, report.broken)),
+        divergences=tuple(map(_broken, findings)),
         not_judged=excused,
         passed_on=passed_on,
+        values=report.values,
+        again=_again(report, options),
     )
 
 
-def _broken(result: Result) -> BrokenRule:
+def _again(report: Report, options: Sequence[str]) -> tuple[str, ...]:
+    """The command that tries once more what broke; none where nothing did."""
+    rules = sorted({each.result.rule for each in report.findings})
+    named = [word for name in rules for word in ("--requirement", name)]
+    words = ("hicache-ref", "storage", "check", report.url, "--seed", str(report.seed), *options, *named)
+    return words if named else ()
+
+
+def _broken(finding: Finding) -> BrokenRule:
+    result = finding.result
     return BrokenRule(
-        requirement=result.rule,
+        requirement=result.breaks,
         operation=result.operation,
         trace=None,
         length=result.calls,
         known=None,
         what=result.broken or "",
         story=result.story,
+        through=result.through,
+        judging=result.rule,
+        also=finding.also,
     )
 
 
@@ -189,21 +228,27 @@ def _text(report: StorageReport, verdict: str) -> str:
     ]
     if report.passed_on:
         lines.append(f"passed on   {', '.join(report.passed_on)}: settings of the store's own")
+    if report.values is not None:
+        lines.append(f"values      {VALUES[report.values]}")
     lines += [f"not judged  {name}  {why}" for name, why in report.not_judged.items()]
     lines += [f"not reached {name}" for name in counts.not_exercised]
     for each in report.divergences:
         lines += ["", *_story(each)]
-    if report.divergences:
-        words = ["hicache-ref", "storage", "check", report.adapter, "--seed", str(report.seed)]
-        words += [word for each in report.divergences for word in ("--requirement", each.requirement)]
-        lines += ["", f"again       {shlex.join(words)}"]
+    if report.again:
+        lines += ["", f"again       {shlex.join(report.again)}"]
     return "\n".join([*lines, f"verdict     {verdict}"])
 
 
 def _story(each: BrokenRule) -> list[str]:
     """The rule, what was seen, and the calls that led there."""
     text = REQUIREMENTS[each.requirement].text
-    rows = [f"broken      {each.requirement} at {each.operation}, after {each.length} calls"]
+    through = f" through {each.through}" if each.through else ""
+    rows = [f"broken      {each.requirement} at {each.operation}{through}, after {each.length} calls"]
     rows += wrap(text, WIDTH, initial_indent=" " * 12, subsequent_indent=" " * 12)
     rows += wrap(f"seen: {each.what}", WIDTH, initial_indent=" " * 12, subsequent_indent=" " * 18)
-    return rows + [f"              {line}" for line in each.story]
+    if each.also:
+        met = f"met again, so not judged to the end: {', '.join(each.also)}"
+        rows += wrap(met, WIDTH, initial_indent=" " * 12, subsequent_indent=" " * 18)
+    for line in each.story:
+        rows += wrap(line, WIDTH, initial_indent=" " * 14, subsequent_indent=" " * 18)
+    return rows

@@ -30,6 +30,10 @@ class Unsupported(StorageError):
     """The store has no such operation."""
 
 
+class Malformed(StorageError):
+    """The store gave what is no answer to the call: too many, too few, or no truth value (HC-STORE-22)."""
+
+
 class Misuse(ValueError):
     """The caller asked for what cannot be: bad URL, option or configuration, or lists of different lengths."""
 

@@ -1,17 +1,29 @@
 """An object with the methods of SGLang's HiCacheStorage, as a backend: what the conformance kit drives.
 
 Only the generic level is used (exists, get, set and their batches): it needs no pool of SGLang's. Values are tensors
-where the module of the object's class, or of one that it inherits from, imports torch; else they are memoryviews. This
-package loads no torch itself.
+where the object's class works with torch (`torch_of`); else they are memoryviews. `ForeignBackend.values` says which.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from hicache_ref.storage.base import Buffer, Handle, Misuse, Stats, StorageError, Unsupported, expect_pairs, flat
+from hicache_ref.storage.base import (
+    Buffer,
+    Handle,
+    Malformed,
+    Misuse,
+    Stats,
+    StorageError,
+    Unsupported,
+    expect_pairs,
+    flat,
+)
 from hicache_ref.storage.config import StorageConfig
+from hicache_ref.storage.tensors import torch_of
+
+Values = Literal["memoryviews", "tensors"]
+"""What pages are handed over as."""
 
 METHODS = ("exists", "batch_exists", "get", "batch_get", "set", "batch_set")
 """What an object needs to be driven."""
@@ -55,7 +67,7 @@ def sglang_config(config: StorageConfig) -> SglangConfig:
         attn_cp_rank=config.cp_rank,
         attn_cp_size=config.cp_size,
         is_mla_model=config.replicated,
-        is_page_first_layout=config.layout.startswith("page_"),
+        is_page_first_layout=config.layout == "page_first",
         model_name=config.model_name,
         tp_lcm_size=config.tp_lcm_size,
         should_split_heads=config.split_heads,
@@ -79,43 +91,45 @@ class ForeignBackend(Handle):
         if missing:
             raise Misuse(f"{type(made).__name__} has no {missing[0]}, expected the methods of HiCacheStorage")
         self._made = made
-        modules = [sys.modules.get(each.__module__) for each in type(made).__mro__]
-        torch = next((vars(each)["torch"] for each in modules if each and "torch" in vars(each)), None)
-        self._values: _BytesLike | _Tensors = _BytesLike() if torch is None else _Tensors(torch)
+        torch = torch_of(type(made))
+        self._pages: _BytesLike | _Tensors = _BytesLike() if torch is None else _Tensors(torch)
+        self.values: Values = "memoryviews" if torch is None else "tensors"
 
     def exists(self, keys: Sequence[str]) -> int:
-        """What `batch_exists` answers."""
+        """What `batch_exists` answers. Raises Malformed."""
         self.expect_open()
-        return _count(self._made.batch_exists(list(keys)), "batch_exists")
+        return _count(self._made.batch_exists(list(keys)), len(keys), "batch_exists")
 
     def read(self, keys: Sequence[str], into: Sequence[Buffer]) -> list[bool]:
-        """For each answer of `batch_get` whether it is a page; that lies in its buffer then."""
+        """For each answer of `batch_get` whether it is a page; that lies in its buffer then. Raises Malformed."""
         self.expect_open()
         expect_pairs(keys, into)
         if not keys:
             return []
-        targets = [self._values.of(view) for view in into]
-        answers = self._made.batch_get(list(keys), targets)
-        if answers is None:
-            answers = [None] * len(keys)
-        elif isinstance(answers, int):
-            # Some stores count the pages read; they are the first ones.
-            answers = [*targets[:answers], *[None] * (len(keys) - answers)]
+        targets = [self._pages.of(view) for view in into]
+        answers = _pages(self._made.batch_get(list(keys), targets), targets)
         found = [answer is not None for answer in answers]
-        for number, answer in enumerate(answers[: len(into)]):
+        for number, answer in enumerate(answers):
             if answer is not None and answer is not targets[number]:
-                found[number] = self._values.is_taken(answer, into[number])
+                found[number] = self._pages.is_taken(answer, into[number])
         return found
 
     def write(self, keys: Sequence[str], pages: Sequence[Buffer]) -> list[bool]:
-        """True for each if `batch_set` says so for all, else what `exists` says of each."""
+        """What `batch_set` says: of each key, or of all; where it says no of all, what `exists` says of each.
+
+        Raises Malformed for anything but truth values, and for more or fewer than there are keys.
+        """
         self.expect_open()
         expect_pairs(keys, pages)
         if not keys:
             return []
-        if self._made.batch_set(list(keys), [self._values.of(page) for page in pages]) is True:
+        answer = self._made.batch_set(list(keys), [self._pages.of(page) for page in pages])
+        if isinstance(answer, list | tuple):
+            _expect_as_many(answer, len(keys), "batch_set")
+            return [_truth(each, "batch_set") for each in answer]
+        if _truth(answer, "batch_set"):
             return [True] * len(keys)
-        return [bool(self._made.exists(key)) for key in keys]
+        return [_truth(self._made.exists(key), "exists") for key in keys]
 
     def clear(self) -> None:
         """`clear` was called. Raises StorageError where it says that it failed."""
@@ -133,10 +147,37 @@ class ForeignBackend(Handle):
             close()
 
 
-def _count(answer: Any, call: str) -> int:
-    if isinstance(answer, bool) or not isinstance(answer, int):
-        raise StorageError(f"{call} answers {answer!r}, expected a number of pages")
+def _count(answer: Any, most: int, call: str) -> int:
+    if isinstance(answer, bool) or not isinstance(answer, int) or not 0 <= answer <= most:
+        raise Malformed(f"{call} of {most} keys answers {answer!r}, expected a number of pages up to that")
     return answer
+
+
+def _pages(answer: Any, targets: Sequence[Any]) -> Sequence[Any]:
+    """For each target the page that was read for it, or None. Raises Malformed."""
+    if answer is None:
+        return [None] * len(targets)
+    if isinstance(answer, int):
+        # Some stores count the pages read; they are the first ones.
+        count = _count(answer, len(targets), "batch_get")
+        return [*targets[:count], *[None] * (len(targets) - count)]
+    if not isinstance(answer, list | tuple):
+        raise Malformed(f"batch_get answers {answer!r}, expected a page or None for each key")
+    _expect_as_many(answer, len(targets), "batch_get")
+    return answer
+
+
+def _expect_as_many(answers: Sequence[Any], count: int, call: str) -> None:
+    if len(answers) != count:
+        raise Malformed(f"{call} of {count} keys gives {len(answers)} answers, expected one for each key")
+
+
+def _truth(answer: Any, call: str) -> bool:
+    """The truth value that was answered. A number is none: 0 is success in one store and failure in another."""
+    # The truth values of numpy are their own type.
+    if type(answer).__name__ not in ("bool", "bool_"):
+        raise Malformed(f"{call} answers {answer!r}, expected true or false")
+    return bool(answer)
 
 
 class _BytesLike:

@@ -158,16 +158,15 @@ def open_backend(text: str, config: StorageConfig) -> Backend:
 def open_object(target: str, config: StorageConfig) -> Backend:
     """What `pkg.module:Class` makes: a Backend, or an object with the methods of SGLang's HiCacheStorage.
 
-    It is called with as many of (configuration, extra options) as it requires. Raises Misuse.
+    It is called with as many of (configuration, extra options) as it requires, and with the configuration also where
+    that is optional. Raises Misuse.
     """
     module_name, _, names = target.partition(":")
     try:
         made: Any = importlib.import_module(module_name)
         for name in names.split("."):
             made = getattr(made, name)
-        offered = (sglang_config(config), dict(config.extra))
-        required = [each for each in inspect.signature(made).parameters.values() if _is_required(each)]
-        made = made(*offered[: len(required)])
+        made = _called(made, sglang_config(config), dict(config.extra))
     except Exception as error:
         raise Misuse(f"{target}: {type(error).__name__}: {error}, expected a class that can be made") from error
     if all(callable(getattr(made, name, None)) for name in ("read", "write", "exists", "close")):
@@ -186,6 +185,25 @@ def open_dynamic(extra: Mapping[str, JsonValue], config: StorageConfig) -> Backe
     )
 
 
+def _called(made: Any, *offered: Any) -> Any:
+    """What `made` makes of the configuration and the extra options."""
+    signature = inspect.signature(made)
+    parameters = signature.parameters.values()
+    if any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        return made(*offered)
+    bound = signature.bind_partial(*offered[: sum(map(_is_required, parameters))])
+    if not bound.arguments:
+        bound.arguments.update({each.name: offered[0] for each in parameters if _is_configuration(each)})
+    return made(*bound.args, **bound.kwargs)
+
+
 def _is_required(parameter: inspect.Parameter) -> bool:
     positional = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     return positional and parameter.default is parameter.empty
+
+
+def _is_configuration(parameter: inspect.Parameter) -> bool:
+    """Whether the parameter is called as SGLang's stores call their configuration, or has a type called so."""
+    if parameter.kind is parameter.VAR_KEYWORD:
+        return False
+    return parameter.name in ("config", "storage_config") or "StorageConfig" in str(parameter.annotation)

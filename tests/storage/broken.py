@@ -262,6 +262,23 @@ class NeverStores(MemoryBackend):
         return [False] * len(keys)
 
 
+class PutsRaise(MemoryBackend):
+    """Every put raises; the disk that is told to be full is another one each time."""
+
+    puts = 0
+
+    def write(self, keys: Sequence[str], pages: Sequence[Buffer]) -> list[bool]:
+        self.puts += 1
+        raise StorageError(f"disk {self.puts} is full")
+
+
+class FindsItsOwnAlone(MemoryBackend):
+    """A handle finds what it has put itself, and nothing of another's."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+
+
 class Hangs(MemoryBackend):
     """A read of two keys never ends."""
 
@@ -298,5 +315,6 @@ BROKEN: dict[type[MemoryBackend], str] = {
     AnswersWhenClosed: "HC-STORE-39",
     CountsBatches: "HC-STORE-40",
     NeverStores: "HC-STORE-23",
+    FindsItsOwnAlone: "HC-STORE-23",
 }
 """Each with the rule that has to notice it."""

@@ -5,11 +5,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hicache_ref.storage.base import Buffer
 from hicache_ref.storage.files import FilesBackend, FilesOptions
 from hicache_ref.storage.foreign import SglangConfig
 from hicache_ref.storage.memory import MemoryBackend
+
+HiCacheStorageConfig = SglangConfig
+"""As SGLang calls it."""
 
 
 class InOurTerms(MemoryBackend):
@@ -127,6 +131,91 @@ class CountsWhatItRead(NamesByConfiguration):
     def batch_get(self, keys: list[str], targets: list[Buffer]) -> list[Buffer | None] | int | None:
         found = [self.get(key, target) for key, target in zip(keys, targets, strict=True)]
         return len(list(itertools.takewhile(lambda page: page is not None, found)))
+
+
+class AnswersEachKey(NamesByConfiguration):
+    """A put is answered by a truth value for each key."""
+
+    def batch_set(self, keys: list[str], values: list[Buffer]) -> Any:
+        return list(map(self.set, keys, values))
+
+
+class PutAnswersTwice(NamesByConfiguration):
+    """A put is answered by two truth values for each key, as by a store of K and V that does not fold them."""
+
+    def batch_set(self, keys: list[str], values: list[Buffer]) -> Any:
+        return [self.set(key, value) for key, value in zip(keys, values, strict=True) for _ in "kv"]
+
+
+class PutAnswersWithANumber(NamesByConfiguration):
+    """A put is answered by a status, whose 0 is success."""
+
+    def batch_set(self, keys: list[str], values: list[Buffer]) -> Any:
+        return 0 if super().batch_set(keys, values) else -1
+
+
+class PutAnswersNothing(NamesByConfiguration):
+    """A put forgets to say how it ended."""
+
+    def batch_set(self, keys: list[str], values: list[Buffer]) -> Any:
+        super().batch_set(keys, values)
+
+
+class CountsTooFar(NamesByConfiguration):
+    """A presence query counts K and V of each page."""
+
+    def batch_exists(self, keys: list[str]) -> int:
+        return 2 * super().batch_exists(keys)
+
+
+class ForgetsToAnswerForLarge(NamesByConfiguration):
+    """A put of more than a MiB goes another way, which gives no answer."""
+
+    def batch_set(self, keys: list[str], values: list[Buffer]) -> Any:
+        done = super().batch_set(keys, values)
+        return done if values[0].nbytes < 1 << 20 else None
+
+
+class ReadAnswersTwice(NamesByConfiguration):
+    """A read gives two pages for each key."""
+
+    def batch_get(self, keys: list[str], targets: list[Buffer]) -> Any:
+        return [page for key, target in zip(keys, targets, strict=True) for page in [self.get(key, target)] * 2]
+
+
+class ConfigurationIsOptional(NamesByConfiguration):
+    """It can be made without its configuration, and then names all pages alike."""
+
+    def __init__(self, storage_config: SglangConfig | None = None, file_path: str = "/nowhere") -> None:
+        if storage_config is not None:
+            super().__init__(storage_config, {})
+        else:
+            self.form = ""
+
+
+class ConfigurationByType(NamesByConfiguration):
+    """Its configuration is known by its type, and can be given by name alone."""
+
+    def __init__(self, path: str = "/nowhere", *, place: "HiCacheStorageConfig | None" = None) -> None:
+        if place is not None:
+            super().__init__(place, {})
+        else:
+            self.form = ""
+
+
+class NamedShelf(InOurTerms):
+    """A store whose only option is no configuration."""
+
+    def __init__(self, name: str = "default") -> None:
+        super().__init__()
+        self.name = name
+
+
+class WhateverItIsGiven(NamesByConfiguration):
+    """It takes what it is given, as SGLang hands it over: the configuration and the options."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
 
 
 class LastPutWins(NamesByConfiguration):

@@ -1,6 +1,7 @@
 """`hicache-ref storage check`: verdicts, exit codes, JSON, and mistakes in one line."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,32 @@ def test_a_store_that_does_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert "write(4 keys of 4096 bytes) -> [true, true, true, true]" in out
     assert f"again       hicache-ref storage check {target} --seed 0 --requirement HC-STORE-25" in out
     assert ["HC-STORE-25"] == [each["requirement"] for each in report["divergences"]]
-    assert {"requirement", "operation", "trace", "length", "known", "what", "story"} == report["divergences"][0].keys()
+    told = {"what", "story", "through", "judging", "also"}
+    assert {"requirement", "operation", "trace", "length", "known", *told} == report["divergences"][0].keys()
     assert "HC-STORE-25" == BROKEN[Replaces]
+
+
+def test_what_was_found_is_found_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """Goal: the last line shows the fault once more. Method: one that another rule than the broken one meets alone."""
+    target = "tests.storage.offered:ForgetsToAnswerForLarge"
+    words = [target, "--clear", "--config", '{"dtype": "float16"}', "--requirement", "HC-STORE-29"]
+    code, out, _ = run(capsys, *words)
+    again = next(shlex.split(line)[1:] for line in out.splitlines() if line.startswith("again"))
+
+    assert (1, ["hicache-ref", "storage", "check"]) == (code, again[:3])
+    assert "broken      HC-STORE-22 at write through handle 1, after 3 calls\n" in out
+    assert {"--clear", '{"dtype": "float16"}', "HC-STORE-29"} <= set(again)
+    code, report = result(capsys, *again[3:])
+    assert (1, ["HC-STORE-22"]) == (code, [each["requirement"] for each in report["divergences"]])
+
+
+def test_a_report_says_what_pages_were_handed_over_as(capsys: pytest.CaptureFixture[str]) -> None:
+    """Goal: nobody wonders why tensors did not come. Method: a class without torch, and a store of our own."""
+    words = ("--requirement", "HC-STORE-21")
+    foreign = run(capsys, "tests.storage.offered:NamesByConfiguration", *words)[1]
+
+    assert "values      memoryviews, for the class works without torch\n" in foreign
+    assert "values" not in run(capsys, "memory://", *words)[1]
 
 
 def test_a_check_that_judged_nothing_is_not_green(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from hicache_ref.storage.conformance import CONFIG, RULES, Report, Subject, Term
 from hicache_ref.storage.faulty import Faults, FaultyBackend
 from hicache_ref.storage.memory import MemoryBackend
 from hicache_ref.storage.registry import open_object
-from tests.storage.broken import BROKEN, Hangs
+from tests.storage.broken import BROKEN, FindsItsOwnAlone, Hangs, NeverStores, PutsRaise
 from tests.storage.servers import mooncake_master, redis_server
 
 CLEAR = Terms(CONFIG, clear=True)
@@ -19,7 +19,7 @@ PROCESSES = {"HC-STORE-33", "HC-STORE-34"}
 
 def broken_rules(report: Report) -> set[str]:
     """The rules that the store does not keep."""
-    return {each.rule for each in report.broken}
+    return {each.result.breaks for each in report.findings}
 
 
 def told(report: Report) -> dict[str, str]:
@@ -66,7 +66,9 @@ def test_a_planted_fault_is_found(kind: type[MemoryBackend]) -> None:
     report = check(subject(kind, kind.__name__), CLEAR)
 
     assert BROKEN[kind] in broken_rules(report)
-    assert all(each.story and each.operation for each in report.broken)
+    results = [each.result for each in report.findings]
+    assert all(each.story and each.operation and each.through for each in results)
+    assert len({each.fault for each in results}) == len(results)
 
 
 @pytest.mark.parametrize("store", ["InPlace", "LocksForGood"])
@@ -87,16 +89,60 @@ def test_a_writer_that_is_killed_is_found_out(tmp_path: Path, store: str) -> Non
         ("AnswersNothing", {"HC-STORE-28"}),
         ("IgnoresTheDataType", {"HC-STORE-37"}),
         ("KeepsReplicasApart", {"HC-STORE-38"}),
+        ("AnswersEachKey", set()),
+        ("ConfigurationIsOptional", set()),
     ],
 )
 def test_objects_with_the_methods_of_sglang(store: str, rules: set[str]) -> None:
-    """Goal: a store that was written for SGLang is checked as it is. Method: one that is right, and four variants."""
+    """Goal: a store that was written for SGLang is checked as it is. Method: some that are right, and variants."""
     report = check(subject_of(f"tests.storage.offered:{store}"), CLEAR)
 
     assert rules == broken_rules(report)
     assert {"HC-STORE-33", "HC-STORE-34", "HC-STORE-39", "HC-STORE-40"} == {
         each.rule for each in report.results if each.not_judged
     }
+
+
+@pytest.mark.parametrize(
+    ("store", "operation", "told"),
+    [
+        ("PutAnswersTwice", "write", "batch_set of 1 keys gives 2 answers, expected one for each key"),
+        ("PutAnswersWithANumber", "write", "batch_set answers 0, expected true or false"),
+        ("PutAnswersNothing", "write", "batch_set answers None, expected true or false"),
+        ("ReadAnswersTwice", "read", "batch_get of 1 keys gives 2 answers, expected one for each key"),
+        ("CountsTooFar", "exists", "batch_exists of 5 keys answers 10, expected a number of pages up to that"),
+    ],
+)
+def test_an_answer_that_is_none_is_found(store: str, operation: str, told: str) -> None:
+    """Goal: HC-STORE-22 for stores written for SGLang. Method: answers that are no truth value, or not one a key."""
+    (finding,) = check(subject_of(f"tests.storage.offered:{store}"), CLEAR).findings
+
+    assert ("HC-STORE-22", told) == (finding.result.breaks, finding.result.broken)
+    assert operation == finding.result.operation
+
+
+def test_a_fault_is_told_once() -> None:
+    """Goal: one fault is one finding, told by the rule about it. Method: puts that all fail, by answer and by error."""
+    refused = check(subject(NeverStores, "told once"), CLEAR).findings
+    raised = check(subject(PutsRaise, "raised once"), CLEAR).findings
+
+    first = next(each for each in refused if each.result.breaks == "HC-STORE-23")
+    assert ("HC-STORE-23", "write", "handle 1") == (first.result.rule, first.result.operation, first.result.through)
+    assert {"HC-STORE-20", "HC-STORE-24", "HC-STORE-25"} <= set(first.also)
+    assert ["HC-STORE-23", "HC-STORE-31", "HC-STORE-32"] == sorted(each.result.breaks for each in refused)
+    assert ["raises StorageError: disk 1 is full"] == [each.result.broken for each in raised]
+    assert len(RULES) - 1 == len(raised[0].also)
+
+
+def test_a_break_says_through_which_handle() -> None:
+    """Goal: who reads the report knows which client to look at. Method: one that finds nothing but its own pages."""
+    report = check(subject(FindsItsOwnAlone, "of its own"), CLEAR, {"HC-STORE-23", "HC-STORE-36"})
+
+    assert {"HC-STORE-23": "handle 2", "HC-STORE-36": "handle 2"} == {
+        each.rule: each.through for each in report.results
+    }
+    assert any(line.startswith("handle 1: write(8 keys") for line in report.results[0].story)
+    assert "handle 2: exists(8 keys) -> 0" == report.results[0].story[-1]
 
 
 def test_a_store_that_hangs_ends_the_check() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hicache_ref.storage.base import Backend, Misuse, StorageClosed, StorageError, Unsupported
-from hicache_ref.storage.config import StorageConfig
+from hicache_ref.storage.config import LAYOUTS, Layout, StorageConfig
 from hicache_ref.storage.files import FilesBackend
-from hicache_ref.storage.foreign import ForeignBackend
+from hicache_ref.storage.foreign import ForeignBackend, sglang_config
 from hicache_ref.storage.memory import MemoryBackend
 from hicache_ref.storage.registry import (
     KINDS,
@@ -145,6 +145,25 @@ def test_objects_of_other_packages() -> None:
         open_dynamic({**settings, "class_name": None}, CONFIG)
 
 
+def test_a_configuration_that_is_optional_is_given_too() -> None:
+    """Goal: a class that can be made alone still names its pages right. Method: optional by name, by type, by star."""
+    for name in ("ConfigurationIsOptional", "ConfigurationByType", "WhateverItIsGiven"):
+        one = open_backend(f"tests.storage.offered:{name}", CONFIG)
+        other = open_backend(f"tests.storage.offered:{name}", CONFIG.model_copy(update={"dtype": "float16"}))
+        assert [True] == put(one, {name: b"page"})
+        assert (1, 0) == (one.exists([name]), other.exists([name])), name
+    # What is optional and no configuration keeps its default.
+    assert "default" == open_backend("tests.storage.offered:NamedShelf", CONFIG).name  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_one_layout_is_page_first(layout: Layout) -> None:
+    """Goal: a store cuts pages as SGLang tells it. Method: every layout; the flag is true for page_first alone."""
+    config = CONFIG.model_copy(update={"layout": layout})
+
+    assert (layout == "page_first") == sglang_config(config).is_page_first_layout
+
+
 class Odd(NamesByConfiguration):
     """An object whose answers are odd in one way each."""
 
@@ -172,7 +191,7 @@ def test_answers_of_an_object_are_taken_for_what_they_are() -> None:
     made = Odd()
     store = ForeignBackend(made)
 
-    with pytest.raises(StorageError, match="batch_exists answers 'two', expected a number of pages"):
+    with pytest.raises(StorageError, match="batch_exists of 1 keys answers 'two', expected a number"):
         store.exists(["a"])
     assert [True, False] == put(store, {"a": b"page", "b": b"more"})
     assert [b"page", None] == get(store, ["a", "b"], 4)
@@ -191,7 +210,7 @@ def test_answers_of_an_object_are_taken_for_what_they_are() -> None:
 TENSORS = """
 import warnings
 import torch
-from hicache_ref.storage.foreign import ForeignBackend
+from hicache_ref.storage.foreign import ForeignBackend, sglang_config
 from tests.storage.offered import NamesByConfiguration
 warnings.simplefilter("error")
 
@@ -213,6 +232,39 @@ for key, page in pages.items():
     assert [True] == store.read([key], [view]) and page == bytes(view)
     assert [False] == store.read([key], [memoryview(bytearray(9))])
 """
+
+
+LAZY = """
+import sys
+from hicache_ref.storage.config import StorageConfig
+from hicache_ref.storage.registry import open_backend
+config = StorageConfig(model_name="m", page_size=16)
+for name in ("ImportsInAMethod", "ImportsInAnInnerFunction", "NamesTensorsAlone"):
+    assert "torch" not in sys.modules or name != "ImportsInAMethod"
+    store = open_backend(f"tests.storage.tensors:{name}", config)
+    assert store.values == "tensors", name
+    assert [True] == store.write(["k"], [memoryview(b"page")])
+    view = memoryview(bytearray(4))
+    assert [True] == store.read(["k"], [view]) and b"page" == bytes(view)
+assert open_backend("tests.storage.tensors:WorksWithoutTorch", config).values == "memoryviews"
+"""
+
+
+def test_values_are_tensors_wherever_torch_is_imported() -> None:
+    """Goal: no store of tensors gets memoryviews. Method: imports in methods and in annotations; the class besides."""
+    need(find_spec("torch") is not None, "torch", "that tensors are handed over")
+    root = str(Path(__file__).parents[2])
+    run = subprocess.run([sys.executable, "-c", LAZY], cwd=root, capture_output=True, text=True)
+
+    assert (0, "") == (run.returncode, run.stderr[-2000:] if run.returncode else "")
+
+
+def test_a_store_of_tensors_without_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: no memoryviews on the sly. Method: a class that imports torch in a method, where there is none."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    with pytest.raises(Misuse, match=r"ImportsInAMethod works with torch: .*, expected it to be installed"):
+        open_backend("tests.storage.tensors:ImportsInAMethod", CONFIG)
 
 
 def test_values_are_tensors_where_torch_is_loaded() -> None:

@@ -5,6 +5,7 @@ that nobody else has, so it may run beside other users of the store. It empties 
 what it stored stays there.
 """
 
+import re
 import threading
 import time
 from collections.abc import Collection
@@ -13,15 +14,16 @@ from functools import partial
 from operator import attrgetter
 from uuid import uuid4
 
-from hicache_ref.storage.base import Misuse, StorageError
+from hicache_ref.storage.base import Malformed
 from hicache_ref.storage.config import StorageConfig
 from hicache_ref.storage.conformance import lifecycle, names, presence, writers
 from hicache_ref.storage.conformance.kit import Broken, Kit, NotJudged, Subject, Terms
 from hicache_ref.storage.conformance.rules import RULES, Rule
+from hicache_ref.storage.foreign import ForeignBackend, Values
 from hicache_ref.storage.registry import KINDS, guest_url, open_backend, parse_url
 from hicache_ref.vocabulary.base import Frozen
 
-__all__ = ["CONFIG", "RULES", "Report", "Result", "Subject", "Terms", "check", "subject_of"]
+__all__ = ["CONFIG", "RULES", "Finding", "Report", "Result", "Subject", "Terms", "check", "subject_of"]
 
 JUDGES = (presence, names, lifecycle, writers)
 """The modules of rules, which enter theirs when they are imported."""
@@ -31,7 +33,7 @@ CONFIG = StorageConfig(model_name="hicache-ref/conformance", page_size=16)
 
 
 class Result(Frozen):
-    """What came of one rule."""
+    """What came of one rule's judge."""
 
     rule: str
     judged: int
@@ -40,14 +42,41 @@ class Result(Frozen):
     calls: int
     seconds: float
     broken: str | None = None
+    breaks: str = ""
+    """The rule that does not hold: this one, or another that the judge relies on."""
+
     operation: str = ""
     """The call at which it broke."""
+
+    through: str = ""
+    """The handle, or the other process, that made it."""
 
     story: tuple[str, ...] = ()
     """The last calls before, with their answers."""
 
     not_judged: str | None = None
     """Why, if so."""
+
+    @property
+    def fault(self) -> tuple[str, str]:
+        """What is equal for two breaks of one fault: what is told, without names and numbers, and the rule.
+
+        An error is the same fault whatever rule was tried when it was raised.
+        """
+        told = _NAMES.sub("*", self.broken or "")
+        return ("", told) if told.startswith(_RAISES) else (self.breaks, told)
+
+
+_RAISES = "raises "
+_NAMES = re.compile(r"[0-9a-fA-F]{8,}|\d+")
+
+
+class Finding(Frozen):
+    """A fault of the store, told once however many judges met it."""
+
+    result: Result
+    also: tuple[str, ...]
+    """The rules whose judges met it too."""
 
 
 class Report(Frozen):
@@ -57,11 +86,22 @@ class Report(Frozen):
     seed: int
     seconds: float
     results: tuple[Result, ...]
+    values: Values | None = None
+    """What a foreign object was handed pages as."""
 
     @property
-    def broken(self) -> tuple[Result, ...]:
-        """The results of rules that do not hold."""
-        return tuple(each for each in self.results if each.broken is not None)
+    def findings(self) -> tuple[Finding, ...]:
+        """The faults found. Of the judges that met one, that of the broken rule tells it, else the first."""
+        met: dict[tuple[str, str], list[Result]] = {}
+        for each in self.results:
+            if each.broken is not None:
+                met.setdefault(each.fault, []).append(each)
+        return tuple(_finding(results) for results in met.values())
+
+
+def _finding(results: list[Result]) -> Finding:
+    told = next((each for each in results if each.rule == each.breaks), results[0])
+    return Finding(result=told, also=tuple(each.rule for each in results if each is not told))
 
 
 def subject_of(url: str) -> Subject:
@@ -95,7 +135,13 @@ def check(subject: Subject, terms: Terms = Terms(CONFIG), only: Collection[str] 
                 opened.clear()
         with suppress(Exception):
             opened.close()
-    return Report(url=subject.url, seed=terms.seed, seconds=round(time.monotonic() - began, 3), results=tuple(results))
+    return Report(
+        url=subject.url,
+        seed=terms.seed,
+        seconds=round(time.monotonic() - began, 3),
+        results=tuple(results),
+        values=opened.values if isinstance(opened, ForeignBackend) else None,
+    )
 
 
 def _silence(timeout: float) -> str:
@@ -131,9 +177,11 @@ def _result(name: str, came: int | BaseException, kit: Kit, seconds: float) -> R
         return told.model_copy(update={"judged": came})
     if isinstance(came, NotJudged):
         return told.model_copy(update={"not_judged": str(came)})
-    broken = {"operation": kit.log.operation, "story": tuple(kit.log.lines)}
+    broken = {"operation": kit.log.operation, "through": kit.log.through, "story": tuple(kit.log.lines)}
+    if isinstance(came, Malformed):
+        came = Broken(str(came), "HC-STORE-22")
     if isinstance(came, Broken):
-        return told.model_copy(update=broken | {"rule": came.rule or name, "broken": came.what})
-    if isinstance(came, Misuse | StorageError | Exception):
-        return told.model_copy(update=broken | {"broken": f"raises {type(came).__name__}: {came}"})
+        return told.model_copy(update=broken | {"breaks": came.rule or name, "broken": came.what})
+    if isinstance(came, Exception):
+        return told.model_copy(update=broken | {"breaks": name, "broken": f"{_RAISES}{type(came).__name__}: {came}"})
     raise came

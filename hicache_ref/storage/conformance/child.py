@@ -8,8 +8,9 @@ import hashlib
 import json
 import os
 import sys
+from typing import Any, TextIO
 
-from hicache_ref.storage.base import Backend
+from hicache_ref.storage.base import Backend, Malformed
 from hicache_ref.storage.config import StorageConfig
 from hicache_ref.storage.conformance.peer import page_bytes
 from hicache_ref.storage.registry import open_backend
@@ -26,16 +27,24 @@ def _main(url: str, config: str) -> None:
         say.write(json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n")
         return
     say.write("{}\n")
-    for line in sys.stdin:
-        order = json.loads(line)
-        if order["do"] == "read":
-            say.write(json.dumps({"found": _read(backend, order["keys"], order["sizes"])}) + "\n")
-            continue
-        for key, recipe in zip(order["keys"], order["pages"], strict=True):
-            page = memoryview(bytearray(page_bytes(*recipe)))
-            say.write(json.dumps({"begin": key}) + "\n")
-            say.write(json.dumps({"end": key, "answer": backend.write([key], [page])[0]}) + "\n")
-        say.write('{"done": true}\n')
+    try:
+        for line in sys.stdin:
+            _obey(backend, json.loads(line), say)
+    except Exception as error:
+        told = str(error) if isinstance(error, Malformed) else f"{type(error).__name__}: {error}"
+        say.write(json.dumps({"error": told, "malformed": isinstance(error, Malformed)}) + "\n")
+
+
+def _obey(backend: Backend, order: dict[str, Any], say: TextIO) -> None:
+    """The order was obeyed and answered. Raises what the store raises."""
+    if order["do"] == "read":
+        say.write(json.dumps({"found": _read(backend, order["keys"], order["sizes"])}) + "\n")
+        return
+    for key, recipe in zip(order["keys"], order["pages"], strict=True):
+        page = memoryview(bytearray(page_bytes(*recipe)))
+        say.write(json.dumps({"begin": key}) + "\n")
+        say.write(json.dumps({"end": key, "answer": backend.write([key], [page])[0]}) + "\n")
+    say.write('{"done": true}\n')
 
 
 def _read(backend: Backend, keys: list[str], sizes: list[int]) -> list[str | None]:

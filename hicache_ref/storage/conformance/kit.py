@@ -3,7 +3,9 @@
 import hashlib
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hicache_ref.storage.base import Backend, Buffer, Stats
@@ -75,27 +77,31 @@ class Log:
     operation: str = "open"
     """The last call."""
 
+    through: str = ""
+    """The handle, or the other process, that made it."""
+
     events: int = 0
     """What has happened so far; a check in which nothing happens any more hangs."""
 
-    def began(self, operation: str) -> None:
+    def began(self, operation: str, through: str) -> None:
         """The operation is under way."""
         self.events += 1
-        self.operation = operation
+        self.operation, self.through = operation, through
 
-    def add(self, operation: str, text: str) -> None:
+    def add(self, operation: str, through: str, text: str) -> None:
         """The call is told; old ones are forgotten."""
         self.calls += 1
-        self.began(operation)
-        self.lines = [*self.lines[1 - _STORY_CALLS :], text]
+        self.began(operation, through)
+        self.lines = [*self.lines[1 - _STORY_CALLS :], f"{through}: {text}"]
 
 
 class Watched:
-    """A handle whose calls are logged and whose answers have the right form (HC-STORE-22)."""
+    """A handle whose calls are logged under its name and whose answers have the right form (HC-STORE-22)."""
 
-    def __init__(self, inner: Backend, log: Log) -> None:
+    def __init__(self, inner: Backend, log: Log, name: str) -> None:
         self.inner = inner
         self._log = log
+        self._name = name
 
     def exists(self, keys: Sequence[str]) -> int:
         """As the store answers: a number from 0 to the number of keys."""
@@ -137,14 +143,19 @@ class Watched:
         return answers
 
     def _call(self, name: str, told: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        self._log.began(name)
+        self._log.began(name, self._name)
         try:
             answer = call(*arguments)
         except Exception as error:
-            self._log.add(name, f"{name}({told}) raises {type(error).__name__}: {error}")
+            self._log.add(name, self._name, f"{name}({told}) raises {type(error).__name__}: {error}")
             raise
-        self._log.add(name, f"{name}({told}) -> {_told(answer) if isinstance(answer, list) else answer}")
+        self._log.add(name, self._name, f"{name}({told}) -> {_told(answer) if isinstance(answer, list) else answer}")
         return answer
+
+
+def _changes(usual: StorageConfig, config: StorageConfig) -> str:
+    """What the configuration states otherwise than usual."""
+    return ", ".join(f"{name}={value}" for name, value in config if value != getattr(usual, name))
 
 
 def _told(items: Sequence[object]) -> str:
@@ -167,7 +178,7 @@ class Kit:
         self.patience = terms.patience
         self.may_clear = terms.clear
         self.log = Log()
-        self.main = Watched(opened, self.log)
+        self.main = Watched(opened, self.log, "handle 1")
         """The handle that stays open."""
 
         self.random = random.Random(f"{terms.seed}/{rule}")
@@ -179,8 +190,10 @@ class Kit:
 
     def open(self, config: StorageConfig | None = None) -> Watched:
         """Another handle onto the store."""
-        self.log.began("open")
-        handle = Watched(self.subject.guest(config or self.config), self.log)
+        name = f"handle {len(self._handles) + 2}"
+        self.log.began("open", name)
+        handle = Watched(self.subject.guest(config or self.config), self.log, name)
+        self.log.add("open", name, f"open({_changes(self.config, config or self.config)})")
         self._handles.append(handle)
         return handle
 
@@ -192,8 +205,9 @@ class Kit:
         """A process that has the store open. Raises NotJudged where it would not see the same pages."""
         if self.subject.shared is False:
             raise NotJudged("no other process sees the pages of this store")
-        self.log.began("open")
-        peer = Peer(self.subject.guest_url, self.config)
+        name = f"process {len(self._peers) + 1}"
+        self.log.began("open", name)
+        peer = Peer(self.subject.guest_url, self.config, partial(self.log.began, through=name))
         self._peers.append(peer)
         peer.greet()
         return peer
@@ -203,10 +217,9 @@ class Kit:
         for peer in self._peers:
             peer.end()
         for handle in [] if hung else self._handles:
-            try:
+            # What goes wrong with these is found by the rule about closing.
+            with suppress(Exception):
                 handle.inner.close()
-            except Exception as error:
-                self.log.add("close", f"close() raises {type(error).__name__}: {error}")
 
     def hash(self, name: str) -> PageHash:
         """A page hash that nobody else has."""

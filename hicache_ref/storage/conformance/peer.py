@@ -6,12 +6,12 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hicache_ref.storage.base import StorageError
+from hicache_ref.storage.base import Malformed, StorageError
 from hicache_ref.storage.config import StorageConfig
 
 CHILD = f"{__package__}.child"
@@ -25,7 +25,9 @@ def page_bytes(seed: int, name: str, size: int) -> bytes:
 class Peer:
     """A process that runs `child`. Raises StorageError where it is gone."""
 
-    def __init__(self, url: str, config: StorageConfig) -> None:
+    def __init__(self, url: str, config: StorageConfig, began: Callable[[str], None]) -> None:
+        """`began` is called with the name of each operation that the process is told to do."""
+        self._began = began
         ours = str(Path(__file__).parents[3])
         path = os.pathsep.join([ours, os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])
         # A file, for stores may write more there than a pipe holds.
@@ -42,6 +44,7 @@ class Peer:
 
     def tell(self, **order: Any) -> None:
         """The process has the order; its answers are heard later."""
+        self._began(order["do"])
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(order) + "\n")
@@ -50,10 +53,12 @@ class Peer:
             raise StorageError("another process that had the store open is gone") from error
 
     def heard(self) -> dict[str, Any]:
-        """Its next answer. Raises StorageError where there is none."""
+        """Its next answer. Raises StorageError where there is none, Malformed where its store gave none."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         answer: dict[str, Any] = json.loads(line) if line.endswith("\n") else {"error": self._last_words()}
+        if answer.get("malformed"):
+            raise Malformed(answer["error"])
         if "error" in answer:
             raise StorageError(f"another process: {answer['error']}")
         return answer
