@@ -32,12 +32,14 @@ LEFT: dict[str, dict[str, str]] = {
         "LM-2942": "an allocation is retried for ever",
     },
     "the store's own books: `hicache-ref storage check` tries a store, the cache only sees what it answers": {
-        "SG-33268": "storage keys lack the data type",
         "MC-849": "a reservation outlives its writer",
         "MC-3421": "pointers outlive the lock they were read under",
         "LM-4546": "removed entries stay on the budget of the disk",
         "SG-29280": "the declared size of a page is half of it",
         "BI-660": "a failed query answers twice for each key",
+    },
+    "the names of stored pages: no step of the cache makes one; `hicache-ref storage check` tries them (HC-STORE-37)": {
+        "SG-33268": "storage keys lack the data type",
     },
     "another design: there is nothing here that it could break": {
         "JX-1411": "the mark of a running copy is set after its submission, which is one step here",
@@ -52,7 +54,9 @@ LEFT: dict[str, dict[str, str]] = {
     },
     "a lawful difference here, told apart by a rule": {
         "SG-36647": "chunked inserts count no hit: `chunked_counts_hit`",
-        "SG-33862": "host copies of resident nodes are not reclaimed: left out, and written down as such",
+    },
+    "left out of the model, as `spec/upstream-map.md` says": {
+        "SG-33862": "host copies of resident nodes are not reclaimed, and a small host pool starves",
     },
 }
 """Reason -> public report -> what it is about."""

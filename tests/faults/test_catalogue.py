@@ -60,6 +60,14 @@ def test_every_public_report_is_planted_or_left_with_its_reason() -> None:
     assert all(chain.from_iterable(group.values() for group in LEFT.values()))
 
 
+def test_what_a_rule_tells_apart_names_the_rule() -> None:
+    """Goal: a report that is lawful here is so by a rule. Method: the last word of each such reason is one."""
+    lawful = LEFT["a lawful difference here, told apart by a rule"]
+    named = [text.rpartition(" ")[2].strip("`") for text in lawful.values()]
+
+    assert [] == [name for name in named if name not in Rules.model_fields]
+
+
 def test_the_catalogue_covers_every_kind_and_every_defect_of_released_engines() -> None:
     """Goal: breadth. Method: kinds are counted, and the defects of released engines looked up one by one."""
     kinds = Counter(fault.kind for fault in FAULTS.values())
