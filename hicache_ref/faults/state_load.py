@@ -112,3 +112,25 @@ class ThresholdIgnoredForState(Model):
         told = super().on_load_back(op)
         self.profile = profile
         return told
+
+
+@plant_in_hybrid(
+    "load-refused-under-any", "K11", OWN, expected="HC-LOAD-04", rules={**WRITE_BACK, "load_under_load": "refused"},
+)  # fmt: skip
+class LoadRefusedUnderAny(Model):
+    """No state is loaded while any load runs, also to a node that this load does not touch."""
+
+    def _is_being_loaded(self, node: Node) -> bool:
+        """Whether any copy to device is on the books."""
+        return any(ticket.to == "device" for ticket in self.state.tickets.values())
+
+
+@plant_in_hybrid(
+    "load-joins-another", "K6", OWN, expected="HC-LOAD-04", rules={**WRITE_BACK, "load_under_load": "refused"},
+)  # fmt: skip
+class LoadJoinsAnother(Model):
+    """A second load takes a node whose KV another one still brings, where its caller keeps one mark for both."""
+
+    def _is_being_loaded(self, node: Node) -> bool:
+        """Never."""
+        return False

@@ -41,7 +41,9 @@ class CopyRules(MatchRules):
         after = self.must_follow(reads, writes)
         doomed = self._is_unreadable(reads)
         pins = self.pin(anchor.id, evicted_too=True) if pinned else ()
-        ticket = Ticket(id=name, to=to, parts=parts, reads=reads, writes=writes, pins=pins, doomed=doomed)
+        ticket = Ticket(
+            id=name, to=to, parts=parts, reads=reads, writes=writes, pins=pins, doomed=doomed, policy=self.state.policy
+        )  # fmt: skip
         self.state.tickets[name] = ticket
         self.effects.append(_effect(ticket, after))
         if after:

@@ -26,6 +26,11 @@ class LoadRules(BackupRules):
     def _lacks_state(self, node: Node) -> bool:
         return self.profile.state and STATE_DEVICE not in node.at
 
+    def _is_being_loaded(self, node: Node) -> bool:
+        """Whether a load that was submitted under write_back brings KV of the node (upstream: load_back_pending_id)."""
+        loads = [each for each in self.state.tickets.values() if each.to == "device" and each.policy == "write_back"]
+        return any((KV_DEVICE, page) in load.writes for load in loads for page in node.device or ())
+
     def on_load_back(self, op: LoadBack) -> Submitted | Refused:
         """The host-only chain that ends at the key is resident, and one copy fills it; or nothing is loaded.
 
@@ -42,6 +47,8 @@ class LoadRules(BackupRules):
             return Refused(why="below threshold")
         if op.quota is not None and need > op.quota:
             return Refused(why="over quota")
+        if self.rules.load_under_load == "refused" and self._is_being_loaded(node):
+            return Refused(why="another load has the node")
         # change
         short = need > self.free_count(KV_DEVICE)
         pins = self.pin(node.id, evicted_too=True)

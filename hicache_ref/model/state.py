@@ -126,6 +126,9 @@ class Ticket:
     sure: int = 0
     """So many leading parts cannot fail: a copy that ended inside a step has waited for them."""
 
+    policy: WritePolicy = "write_through"
+    """The write policy under which it was submitted."""
+
 
 @dataclass(slots=True, frozen=True)
 class Pass:

@@ -133,12 +133,6 @@ def _is_state_alone(ticket: Ticket) -> bool:
     return all(part.component == STATE for part in ticket.parts)
 
 
-def _load_under_load(op: Operation, model: Model, askers: Askers) -> bool:
-    """A state is loaded to a node whose pages another load still brings."""
-    node = model.node_at(op.key) if isinstance(op, ops.LoadBack) else None
-    return node is not None and node.device is not None and model.is_being_written(KV_DEVICE, node.device)
-
-
 def _load_evicts(op: Operation, model: Model, askers: Askers) -> bool:
     """Under write_back a load has to make room."""
     node = model.node_at(op.key) if isinstance(op, ops.LoadBack) else None
@@ -247,7 +241,6 @@ TRIGGERS: dict[str, Trigger] = {
     "insert_below_backed": _insert_below_backed,
     "match_over_unbacked": _match_over_unbacked,
     "state_above_copied_state": _state_above_copied_state,
-    "load_under_load": _load_under_load,
     "load_evicts": _load_evicts,
     "detach_of_nothing": _detach_of_nothing,
     "hit_under_copy": _hit_under_copy,

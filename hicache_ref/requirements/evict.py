@@ -2,6 +2,7 @@
 
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.leaves import device_leaves, host_leaves
+from hicache_ref.requirements.load import is_held_by_a_load
 from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, step
 from hicache_ref.requirements.rows import Row
@@ -227,7 +228,7 @@ def no_is_well_founded(change: Change[TakePages | LoadBack, Refused]) -> int:
         gained = len(found) - ends(before, change.hashes).device
         if gained * before.profile.sizes.page_size < before.profile.sizes.load_back_threshold:
             return 0
-        if op.quota is not None and need > op.quota:
+        if (op.quota is not None and need > op.quota) or is_held_by_a_load(before, change.hashes):
             return 0
     else:
         need = op.n

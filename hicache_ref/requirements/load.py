@@ -6,7 +6,7 @@ from hicache_ref.requirements.locks import unpinned
 from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import View
-from hicache_ref.vocabulary.ids import KV
+from hicache_ref.vocabulary.ids import KV, PageHash
 from hicache_ref.vocabulary.operations import LoadBack
 from hicache_ref.vocabulary.outcomes import Refused, Submitted
 
@@ -81,18 +81,30 @@ def one_copy_fills_the_chain(change: Change[LoadBack, Submitted]) -> int:
 
 @step("HC-LOAD-04", "load_back")
 def limits(change: Change[LoadBack, Submitted | Refused]) -> int:
-    """A load below the threshold or over its quota is refused; any other is refused only for want of room."""
+    """A load below the threshold or over its quota is refused; any other is refused only for want of room.
+
+    Also refused is one to a node that another load has, where the rules say so.
+    """
     before, op = change.before, change.op
     need = sum([row.device is None for row, _ in before.cached(change.hashes)])
     sizes = before.profile.sizes
     over = op.quota is not None and need > op.quota
     gained = len(before.cached(change.hashes)) - ends(before, change.hashes).device
-    limited = gained * sizes.page_size < sizes.load_back_threshold or over
+    limited = gained * sizes.page_size < sizes.load_back_threshold or over or is_held_by_a_load(before, change.hashes)
     refused = isinstance(change.told, Refused)
     if limited and not refused:
-        raise Broken.because(f"a load of {need} pages was submitted against threshold or quota")
+        raise Broken.because(f"a load of {need} pages was submitted against threshold, quota or rule")
     states = 1 + (op.rid is not None) if before.states else 0
     fits = need <= len(before.device.free) and (not states or states <= len(before.states[0].free))
     if refused and not limited and fits:
         raise Broken.because(f"a load of {need} pages was refused, {len(before.device.free)} device pages were free")
     return 1
+
+
+def is_held_by_a_load(view: View, hashes: tuple[PageHash, ...]) -> bool:
+    """By the rule load_under_load: a load that began under write_back writes the pages of the node at the key."""
+    found = view.cached(hashes)
+    if view.rules.load_under_load == "granted" or not found:
+        return False
+    loads = [name for name, each in view.tickets.items() if each.to == "device" and each.policy == "write_back"]
+    return any(view.busy[name].device_writes.intersection(found[-1][0].device or ()) for name in loads)

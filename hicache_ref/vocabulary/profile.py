@@ -155,6 +155,9 @@ class Rules(Frozen):
     load_matches: bool = False
     """Whether a load makes its path used, whether or not there is room: its caller matches it first."""
 
+    load_under_load: Literal["granted", "refused"] = "granted"
+    """Whether a state may be loaded to a node whose KV another load still brings that began under write_back."""
+
     load_keeps_state_above: bool = False
     """Whether the state of the node below which a load hangs is kept while room is made for it."""
 
@@ -308,6 +311,7 @@ _UNIFIED_STATES = {
     "lock_state": "to_come",
     "branching": "cached",
     "load_matches": True,
+    "load_under_load": "refused",
 }
 _SPLIT_STATES = {"split_stamps_state": True}
 

@@ -3,14 +3,20 @@
 from collections.abc import Sequence
 from importlib.resources import as_file, files
 from itertools import product
+from pathlib import Path
 
 import pytest
 
 from hicache_ref.adapters import sglang_rust, sglang_unified
 from hicache_ref.adapters.sglang_unified.twins import both, differences
+from hicache_ref.model import Model
 from hicache_ref.oracle.campaign import Budget, Campaign, Outlook
 from hicache_ref.oracle.known import Known, read_known
-from hicache_ref.search.minimise import Replay
+from hicache_ref.oracle.lockstep import Lockstep
+from hicache_ref.requirements import Checker
+from hicache_ref.search.finding import Recorded
+from hicache_ref.search.minimise import Replay, replay
+from hicache_ref.trace import read_trace
 from hicache_ref.vocabulary.adapter import Adapter, AdapterError
 from hicache_ref.vocabulary.observation import LEVELS, Level
 from hicache_ref.vocabulary.profile import Profile, profile_named
@@ -79,6 +85,23 @@ def test_nothing_new_is_found(core: str, components: str) -> None:
     assert [] == [each.finding for each in outlook.divergences if each.known is None]
     assert {each.id: True for each in entries} == outlook.replayed
     assert outlook.steps >= 3000
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("core", CORES)
+def test_a_load_to_a_node_under_load_is_refused_under_write_back(core: str) -> None:
+    """Goal: the rule load_under_load is what the release does. Method: a run that ends with such a load."""
+    trace = read_trace(Path(__file__).parent / "traces" / "load-under-load.jsonl")
+    profile, steps = trace.header.profile, tuple(Recorded(step.op) for step in trace.steps)
+    granted = Model(
+        profile.model_copy(update={"rules": profile.rules.model_copy(update={"load_under_load": "granted"})})
+    )
+    with made(core, "full+mamba") as adapter:
+        beside = Lockstep(adapter, adapter.describe(), profile, "bytes", Checker(profile))
+        finding = replay(steps, lambda: beside).finding
+
+    assert finding is None
+    assert "submitted" == [granted.step(each.op).outcome.kind for each in steps][-1]
 
 
 @pytest.mark.peers

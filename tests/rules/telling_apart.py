@@ -68,6 +68,7 @@ OTHER: dict[str, object] = {
     "split_stamps_state": True,
     "load_matches": True,
     "load_keeps_state_above": True,
+    "load_under_load": "refused",
     "state_copy": "blocking",
     "prefetch_state": "submission",
     "dead_ends": "stay",
@@ -99,6 +100,7 @@ SETTING: dict[str, dict[str, object]] = {
     "evict_device_for_hopeless": {"write_policy": "write_back"},
     "match_stamps_states": {"write_through_threshold": 9},
     "split_stamps_state": {"write_through_threshold": 9, "split_stamps": "both"},
+    "load_under_load": {"write_policy": "write_back", "write_back_copy": "blocking"},
     "write_back_states": {"write_policy": "write_back", "write_back_copy": "blocking"},
 }
 
@@ -106,6 +108,7 @@ SETTING: dict[str, dict[str, object]] = {
 OF_STATES = {
     "match_stamps_states", "split_stamps_state", "load_keeps_state_above", "prefetch_state", "state_copy", "dead_ends",
     "late_states", "host_states", "lock_state", "branching", "write_back_states",
+    "load_under_load",
 }  # fmt: skip
 """Rules that only matter to a hybrid model."""
 
