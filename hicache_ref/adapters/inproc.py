@@ -56,9 +56,9 @@ class InProcess:
         """The method has returned this. Raises ImplementationFailed for no outcome, and what the method raises."""
         method = self._method(operation.op)
         fields = {name: getattr(operation, name) for name in type(operation).model_fields if name != "op"}
-        special = SPECIAL_FIELDS.get(operation.op)
-        if special is not None and fields[special] == type(operation).model_fields[special].default:
-            del fields[special]  # an object that knows no states, or no ranks, need not know of it
+        for special in SPECIAL_FIELDS.get(operation.op, ()):
+            if fields[special] == type(operation).model_fields[special].default:
+                del fields[special]  # an object that knows no states, or no ranks, need not know of it
         returned = method(**fields)
         try:
             return OUTCOME.validate_python(returned)

@@ -67,6 +67,7 @@ class ReferenceAdapter:
             hybrid="drawn",
             peers=True,
             attach_failures=ATTACH_FAILURES,
+            attach_policies=True,
             forces=True,
         )
 

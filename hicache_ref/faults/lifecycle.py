@@ -171,6 +171,21 @@ class RefusedAttachLeavesPolicy(Model):
         return told
 
 
+@plant_in_storage("refused-attach-leaves-write-policy", "K12", "D18", expected=("HC-LIFE-07", "HC-CONF-10"))
+class RefusedAttachLeavesWritePolicy(Model):
+    """The write policy of an attach that was refused, or that failed, is followed from then on.
+
+    SGLang sets both policies before it opens the store.
+    """
+
+    def on_attach(self, op: Attach) -> Done | Refused:
+        """It is taken first."""
+        told = super().on_attach(op)
+        if op.write_policy is not None:
+            self.state.policy = op.write_policy
+        return told
+
+
 @plant_in_storage("refused-attach-leaves-name", "K12", "R17", expected=("HC-LIFE-07", "HC-CONF-10"))
 class RefusedAttachLeavesName(Model):
     """The backend of an attach that was refused counts as the one that is attached."""

@@ -136,6 +136,17 @@ class LockPinsNothing(Model):
         return told
 
 
+@plant("unlock-tells-the-whole-path", "K3", OWN, expected="HC-LOCK-06")
+class UnlockTellsTheWholePath(Model):
+    """An unlock tells every page of its path to be evictable, also those that another receipt still pins."""
+
+    def on_unlock(self, op: Unlock) -> Done:
+        """All that the receipt named is told."""
+        pins = self.state.receipts[op.receipt].pins
+        pages = sum(len(self.state.nodes[n].at.get(KV_DEVICE, ())) for component, n in pins if component == KV)
+        return super().on_unlock(op).model_copy(update={"evictable": pages})
+
+
 @plant("lock-pins-only-the-end", "K3", OWN, expected=("HC-LOCK-04", "HC-BACKUP-03", "HC-LOAD-05"))
 class LockPinsOnlyTheEnd(Model):
     """A lock pins the node at its end and nothing above it, so that the path is evicted from above."""

@@ -5,8 +5,8 @@ from hicache_ref.model import Model
 from hicache_ref.model.locks import LockRules, Pins
 from hicache_ref.model.state import Node
 from hicache_ref.vocabulary.ids import KV, KV_DEVICE, STATE, STATE_DEVICE, STATE_HOST, NodeId, Pages, PoolName
-from hicache_ref.vocabulary.operations import Lock
-from hicache_ref.vocabulary.outcomes import Done
+from hicache_ref.vocabulary.operations import Lock, MatchPrefix
+from hicache_ref.vocabulary.outcomes import Done, Matched
 
 # -- matches and splits ---------------------------------------------------------------------------------------------
 
@@ -160,6 +160,15 @@ class PathPinsItsStates(Model):
             self._change_lock(node, STATE, +1)
         self._rewrite(held, (*held.pins, *((STATE, node.id) for node in more)))
         return told
+
+
+@plant_in_hybrid("host-state-not-told", "K12", OWN, expected="HC-MATCH-02")
+class HostStateNotTold(Model):
+    """A match does not tell that the state at its host end has to come back too, and no slot is kept for it."""
+
+    def on_match_prefix(self, op: MatchPrefix) -> Matched:
+        """No state is on host only."""
+        return super().on_match_prefix(op).model_copy(update={"state_host_hit": 0})
 
 
 @plant_in_hybrid("state-pinned-without-kv", "K3", OWN, expected=("HC-STATE-22", "HC-LOCK-02", "HC-EVICT-04"))

@@ -20,6 +20,7 @@ from hicache_ref.vocabulary.operations import (
     WriteDone,
 )
 from hicache_ref.vocabulary.outcomes import Audited, Done, Invalid, Polled, Refused
+from hicache_ref.vocabulary.profile import WritePolicy
 
 
 class LifecycleRules(CommitRules):
@@ -89,17 +90,26 @@ class LifecycleRules(CommitRules):
 
     def on_set_write_policy(self, op: SetWritePolicy) -> Done | Refused:
         """Later steps follow the policy, unless a backed-up node's parent has no host copy (HC-CONF-03)."""
-        state = self.state
-        if state.policy == "write_back" and op.policy != "write_back" and self.rules.contiguity:
-            gaps = (n for n in state.nodes.values() if n.host is not None and n.id != ROOT)
-            if any(state.nodes[node.parent].host is None for node in gaps):
-                return Refused(why="host data without its prefix")
+        if self._leaves_gaps(op.policy):
+            return Refused(why="host data without its prefix")
         # change
-        if state.tickets and op.policy != state.policy:
-            self.facts.append("policy_changed_in_flight")
-        state.policy = op.policy
+        self._follow(op.policy)
         # tell
         return Done()
+
+    def _leaves_gaps(self, policy: WritePolicy) -> bool:
+        """Whether a node with a host copy lies below one without, which the policy does not allow (HC-BACKUP-01)."""
+        state = self.state
+        if state.policy != "write_back" or policy == "write_back" or not self.rules.contiguity:
+            return False
+        backed = (node for node in state.nodes.values() if node.host is not None and node.id != ROOT)
+        return any(state.nodes[node.parent].host is None for node in backed)
+
+    def _follow(self, policy: WritePolicy) -> None:
+        """Later backups follow the policy."""
+        if self.state.tickets and policy != self.state.policy:
+            self.facts.append("policy_changed_in_flight")
+        self.state.policy = policy
 
     # -- storage comes and goes ------------------------------------------------------------------------------------
 
@@ -115,7 +125,11 @@ class LifecycleRules(CommitRules):
         if op.fails:
             self.facts.append("attach_failed")
             return Refused(why=f"{op.fails} failed")
+        if op.write_policy is not None and self._leaves_gaps(op.write_policy):
+            return Refused(why="host data without its prefix")
         # change
+        if op.write_policy is not None:
+            self._follow(op.write_policy)
         fresh_attach = not storage.attached
         if fresh_attach or self.rules.attach_again == "settings":
             storage.attached, storage.backend, storage.settings = True, op.backend, op.settings

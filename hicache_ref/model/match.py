@@ -2,7 +2,7 @@
 
 from hicache_ref.model.state import Node, Receipt
 from hicache_ref.model.tree import TreeRules
-from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, ROOT, STATE_DEVICE
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, ROOT, STATE_DEVICE, STATE_HOST
 from hicache_ref.vocabulary.operations import Lock, MatchPrefix, Unlock
 from hicache_ref.vocabulary.outcomes import Done, Invalid, Matched
 
@@ -29,6 +29,7 @@ class MatchRules(TreeRules):
             last_host_node=self.key_of(self._last_host_node(best)),
             best=self.key_of(best),
             branching=self._branching(reach, best),
+            state_host_hit=self._state_host_hit(self._last_host_node(best)),
         )
 
     def _use(self, reach: Node) -> Node:
@@ -67,6 +68,10 @@ class MatchRules(TreeRules):
             best = self.state.nodes[best.parent]
         return best
 
+    def _state_host_hit(self, end: Node) -> int:
+        """How many state slots a load down to this end takes: its own if that is on host only (HC-MATCH-02)."""
+        return int(STATE_HOST in end.at and STATE_DEVICE not in end.at)
+
     def requires_lock(self, op: Lock) -> Invalid | None:
         """The receipt is new, and a node that the caller knows is there."""
         if op.receipt in self.state.receipts:
@@ -81,6 +86,7 @@ class MatchRules(TreeRules):
         best = self.node_at(op.key) if op.at == "node" else self._use(self.walk(self.pages(op.key), op.key.extra).node)
         assert best is not None
         end = self.resident_end(best) if op.at == "device" else best
+        protected = self.state.protected
         pins = self.pin(self._lockable(end).id, evicted_too=self.rules.lock_evicted == "count")
         self.state.receipts[op.receipt] = Receipt(id=op.receipt, pins=pins)
         # tell
@@ -88,7 +94,7 @@ class MatchRules(TreeRules):
             self.facts.append("lock_on_host_only")
         elif self.profile.state and STATE_DEVICE not in end.at:
             self.facts.append("lock_on_tombstone")
-        return Done()
+        return Done(evictable=protected - self.state.protected)
 
     def _lockable(self, node: Node) -> Node:
         """The node, or where a lock skips host-only nodes the deepest above that is resident."""
@@ -103,6 +109,7 @@ class MatchRules(TreeRules):
     def on_unlock(self, op: Unlock) -> Done:
         """What the receipt pinned, and no other holder pins, is evictable again (HC-LOCK-02)."""
         # change
+        protected = self.state.protected
         self.unpin(self.state.receipts.pop(op.receipt).pins)
         # tell
-        return Done()
+        return Done(evictable=protected - self.state.protected)

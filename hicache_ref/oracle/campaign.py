@@ -234,6 +234,7 @@ class Campaign:
             one_backend=self.description.one_backend,
             peers=self.description.peers,
             attach_failures=self.description.attach_failures,
+            attach_policies=self.description.attach_policies,
             forces=self.description.forces,
             leaves_out=partial(self._leaves_out, lockstep),
         )

@@ -32,6 +32,10 @@ Pairs = dict[int, int]
 """Model page -> page of the implementation."""
 
 
+MAY_BE_UNTOLD = frozenset({"given_up", "evictable", "state_host_hit"})
+"""Fields of an outcome that an implementation may leave out, as None."""
+
+
 class Difference(Exception):
     """Model and implementation disagree."""
 
@@ -231,7 +235,7 @@ class Comparison:
         """The caller is told the same, pages up to renaming; why something was refused is not compared (HC-CONF-02)."""
         for name in type(ours).model_fields:
             expected, actual = getattr(ours, name), getattr(theirs, name)
-            untold = name == "given_up" and actual is None
+            untold = name in MAY_BE_UNTOLD and actual is None
             if name == "why" or untold or (name == "given_back" and isinstance(ours, Inserted)):
                 expected, actual = None, None
             elif isinstance(ours, Matched | Took) and name in ("device", "pages"):

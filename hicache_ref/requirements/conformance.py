@@ -8,6 +8,7 @@ from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import ROOT
 from hicache_ref.vocabulary.operations import Audit, LoadBack, Operation, SetWritePolicy
 from hicache_ref.vocabulary.outcomes import Audited, Done, Invalid, Matched, Outcome, Refused
+from hicache_ref.vocabulary.profile import WritePolicy
 from hicache_ref.vocabulary.storage import PREFETCH_POLICIES
 
 
@@ -15,14 +16,20 @@ from hicache_ref.vocabulary.storage import PREFETCH_POLICIES
 def policy_changes(change: Change[SetWritePolicy, Done | Refused]) -> int:
     """The policy is the one asked for, or refused while host data would lack its prefix under it."""
     before, op = change.before, change.op
-    gap = before.rules.contiguity and before.policy == "write_back" and op.policy != "write_back"
-    gap = gap and any(row.host is not None and above.host is None for row, above in before.pairs)
+    gap = leaves_gap(before, op.policy)
     if isinstance(change.told, Refused) != gap:
         raise Broken.because(f"a change to {op.policy} is {change.told.kind}, {'a' if gap else 'no'} prefix is missing")
     expected = before.policy if gap else op.policy
     if change.after.policy != expected:
         raise Broken.because(f"the policy is {change.after.policy}, expected {expected}")
     return 1
+
+
+def leaves_gap(view: View, policy: WritePolicy) -> bool:
+    """Whether host data lies below a node without a host copy, which write_back allows and this policy does not."""
+    if not view.rules.contiguity or view.policy != "write_back" or policy == "write_back":
+        return False
+    return any(row.host is not None and above.host is None for row, above in view.pairs)
 
 
 @step("HC-CONF-04", told=("invalid",))

@@ -6,6 +6,7 @@ from hicache_ref.model.records import BackupEnded, PrefetchAnswered, PrefetchEnd
 from hicache_ref.model.state import FREE
 from hicache_ref.requirements.busy import kv_pins
 from hicache_ref.requirements.change import Change
+from hicache_ref.requirements.conformance import leaves_gap
 from hicache_ref.requirements.holders import StorageView
 from hicache_ref.requirements.registry import Broken, eventually, step
 from hicache_ref.requirements.rows import copy_in
@@ -117,15 +118,19 @@ def refused_closes_storage_work(change: Change[Reset | Detach, Refused]) -> int:
 
 @step("HC-LIFE-07", "attach", told=("done", "refused"))
 def attach_is_whole(change: Change[Attach, Done | Refused]) -> int:
-    """The backend and all settings are those asked for; or nothing changed, for another is there or it failed."""
+    """Backend, settings and policy are those asked for; or the attach was lawfully refused and nothing changed."""
     before, after, op = change.before.storage, change.after.storage, change.op
     other = before.attached and before.backend != op.backend
-    refused = other or op.fails is not None
+    gap = op.write_policy is not None and leaves_gap(change.before, op.write_policy)
+    refused = other or gap or op.fails is not None
     if refused != isinstance(change.told, Refused):
         raise Broken.because(
             f"an attach of {op.backend} is {change.told.kind}, attached is {before.backend or 'nothing'}, and"
-            f" {op.fails or 'nothing'} failed"
+            f" {op.fails or 'nothing'} failed; host data {'lacks' if gap else 'has'} its prefix"
         )
+    policy = change.before.policy if refused or op.write_policy is None else op.write_policy
+    if change.after.policy != policy:
+        raise Broken.because(f"after the attach the write policy is {change.after.policy}, expected {policy}")
     settings = op.settings
     if before.attached and change.before.rules.attach_again == "policy":
         settings = before.settings.model_copy(update={"prefetch_policy": op.settings.prefetch_policy})

@@ -86,6 +86,19 @@ def receipt_is_exact(change: Change[Lock | Unlock, Done]) -> int:
     return len(named)
 
 
+@step("HC-LOCK-06", "lock", "unlock")
+def change_is_told(change: Change[Lock | Unlock, Done]) -> int:
+    """The caller is told how many resident pages fewer, or below 0 more, are locked now."""
+    grown = _locked_pages(change.before) - _locked_pages(change.after)
+    if change.told.evictable != grown:
+        raise Broken.because(f"{change.told.evictable} pages more are told to be evictable, {grown} are")
+    return 1
+
+
+def _locked_pages(view: View) -> int:
+    return sum(len(row.device) for row in view.rows if row.lock and row.device is not None)
+
+
 def _names_the_path(change: Change[Any, Done], names: list[NodeId]) -> None:
     """The receipt names each node from the end that was asked for up to the root that the rules let it pin."""
     found = change.after.cached(change.hashes)

@@ -70,6 +70,12 @@ def longest_prefix(change: Match) -> int:
             deepest -= 1
     if before.page_count(told.last_host_node) != deepest:
         raise Broken.because(f"{told.last_host_node} is told to be the last host node, it is {deepest} pages deep")
+    end = found[deepest - 1][0] if deepest else None
+    slots = int(end is not None and end.host_state is not None and end.device_state is None)
+    if told.state_host_hit != slots:
+        raise Broken.because(
+            f"{told.state_host_hit} states are told to be on host only at the last host node, {slots} are"
+        )
     return 1
 
 

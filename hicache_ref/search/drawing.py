@@ -36,6 +36,9 @@ class Drawing:
     attach_failures: tuple[AttachFailure, ...] = ()
     """In which ways an attach may fail."""
 
+    attach_policies: bool = False
+    """An attach may bring a write policy."""
+
     forces: bool = False
     """A detach or a reset may end storage work that runs."""
 

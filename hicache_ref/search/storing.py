@@ -4,6 +4,7 @@ from hicache_ref.model.records import BackupWriting, PrefetchReading, Record
 from hicache_ref.search.drawing import REQUESTS, Drawing
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.operations import Operation
+from hicache_ref.vocabulary.profile import WRITE_POLICIES
 from hicache_ref.vocabulary.storage import PREFETCH_POLICIES, StorageSettings
 
 
@@ -106,6 +107,9 @@ def attach_sometimes(d: Drawing) -> Operation | None:
 FAILING_SHARE = 0.15
 """How often an attach fails."""
 
+POLICY_SHARE = 0.1
+"""How often an attach brings a write policy."""
+
 FORCE_SHARE = 0.3
 """How often a detach or a reset ends what runs."""
 
@@ -126,7 +130,9 @@ def attach(d: Drawing) -> Operation:
         backend = "files"
     may_fail = d.attach_failures and not d.model.state.storage.attached and d.rng.random() < FAILING_SHARE
     fails = d.rng.choice(d.attach_failures) if may_fail else None
-    return ops.Attach(settings=settings, backend=backend, fails=fails)
+    with_policy = d.attach_policies and d.rng.random() < POLICY_SHARE
+    policy = d.rng.choice(WRITE_POLICIES) if with_policy else None
+    return ops.Attach(settings=settings, backend=backend, fails=fails, write_policy=policy)
 
 
 def detach(d: Drawing) -> Operation | None:

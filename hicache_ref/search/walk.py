@@ -80,6 +80,9 @@ class Plan:
     attach_failures: tuple[AttachFailure, ...] = ATTACH_FAILURES
     """In which ways an attach may fail."""
 
+    attach_policies: bool = True
+    """An attach may bring a write policy."""
+
     forces: bool = True
     """A detach or a reset may end storage work that runs."""
 
@@ -108,6 +111,7 @@ class Walk:
             one_backend=plan.one_backend,
             peers=plan.peers,
             attach_failures=() if plan.attach_first else plan.attach_failures,
+            attach_policies=plan.attach_policies,
             forces=plan.forces,
         )
         useful = [kind for kind in COMPOSITE if NEEDED.get(kind, "take_pages") in operations]

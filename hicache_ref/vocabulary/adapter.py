@@ -69,6 +69,9 @@ class Description(Frozen):
     attach_failures: tuple[AttachFailure, ...] = ()
     """In which ways an attach can be made to fail."""
 
+    attach_policies: bool = False
+    """Whether an attach can bring a write policy."""
+
     forces: bool = False
     """Whether a detach or a reset can end storage work that runs."""
 

@@ -240,7 +240,7 @@ class Abort(Frozen):
 
 
 class Attach(Frozen):
-    """A storage backend is attached, or, if it is, its settings change.
+    """A storage backend is attached, or, if it is, its settings change; the write policy too if one is given.
 
     It `fails` where the world says so: its settings cannot be read, its store not opened, or the pools not registered
     with it.
@@ -250,6 +250,8 @@ class Attach(Frozen):
     backend: str = "files"
     settings: StorageSettings = StorageSettings()
     fails: AttachFailure | None = None
+    write_policy: WritePolicy | None = None
+    """The write policy that comes with it (upstream: hicache_write_policy); None: it stays as it is."""
 
 
 class Detach(Frozen):
@@ -342,8 +344,8 @@ STORAGE_OPERATIONS = frozenset(
 STATE_OPERATIONS = frozenset({"evict_state", "evict_host_state"})
 """Operations that need a hybrid model."""
 
-SPECIAL_FIELDS = {
-    "take_pages": "prefix", "load_back": "rid", "read_done": "state", "write_done": "states", "progress": "agreed",
-    "attach": "fails", "detach": "force", "reset": "force",
+SPECIAL_FIELDS: dict[str, tuple[str, ...]] = {
+    "take_pages": ("prefix",), "load_back": ("rid",), "read_done": ("state",), "write_done": ("states",),
+    "progress": ("agreed",), "attach": ("fails", "write_policy"), "detach": ("force",), "reset": ("force",),
 }  # fmt: skip
-"""The fields of operations that say something in hybrid models only, of more than one rank, or where storage fails."""
+"""The fields of operations that only some implementations need to know: states, other ranks, failures, policies."""

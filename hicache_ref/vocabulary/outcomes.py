@@ -10,9 +10,11 @@ from hicache_ref.vocabulary.keys import Key
 
 
 class Done(Frozen):
-    """It happened, and there is nothing to tell."""
+    """It happened, and there is nothing to tell but what a lock or an unlock changed."""
 
     kind: Literal["done"] = "done"
+    evictable: int | None = None
+    """By how many pages a lock or an unlock changed what can be evicted (upstream: delta). None: not told."""
 
 
 class Matched(Frozen):
@@ -30,6 +32,12 @@ class Matched(Frozen):
     best: Key
     branching: int = 0
     """How far KV alone reaches on device, in whole chunks, if that is beyond the best end; else 0 (HC-STATE-04)."""
+
+    state_host_hit: int | None = None
+    """State slots that a load down to `last_host_node` brings back: 1 if its state is on host only, else 0.
+
+    None: not told (upstream: mamba_host_hit_length).
+    """
 
 
 class Took(Frozen):

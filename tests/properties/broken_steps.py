@@ -143,7 +143,15 @@ def a_request_outlives_its_pages() -> Told:
 def a_lock_gives_no_receipt() -> Told:
     world = cached()
     _, step = world.seen(MatchPrefix(key=key("12")))
-    return world, Lock(receipt="l", key=key("12")), step._replace(outcome=Done())
+    return world, Lock(receipt="l", key=key("12")), step._replace(outcome=Done(evictable=0))
+
+
+@broken("HC-LOCK-06")
+def a_second_lock_tells_what_the_first_has_pinned() -> Told:
+    world = cached()
+    world.do(Lock(receipt="first", key=key("12")))
+    op, step = world.seen(Lock(receipt="second", key=key("12")))
+    return world, op, told(step, evictable=-2)
 
 
 @broken("HC-LOCK-03", "HC-XFER-12", "HC-EVENT-01")

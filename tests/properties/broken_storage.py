@@ -304,6 +304,15 @@ def an_attach_forgets_the_settings() -> Told:
     return world, op, step
 
 
+@broken_steps.broken("HC-LIFE-07")
+def an_attach_forgets_its_write_policy() -> Told:
+    world = World()
+    policy = world.state.policy
+    op, step = world.seen(attach().model_copy(update={"write_policy": "write_back"}))
+    world.state.policy = policy
+    return world, op, step
+
+
 @broken_steps.broken("HC-LIFE-08")
 def a_detach_leaves_what_was_believed() -> Told:
     world = attached()

@@ -19,7 +19,7 @@ from hicache_ref.search.walk import Plan, Walk, draw_profile
 from hicache_ref.vocabulary.profile import RULES, Profile, Rules
 
 WALKS = 140
-WALKS_MAX = 250
+WALKS_MAX = 1_000
 """How long a fault is looked for; most are found within ten walks of about a hundred steps."""
 
 FAMILIES = {family.__name__ for family in (store, prefetch, commit, draft)}
