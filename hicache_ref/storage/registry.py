@@ -178,7 +178,7 @@ def open_object(target: str, config: StorageConfig) -> Backend:
 def open_dynamic(extra: Mapping[str, JsonValue], config: StorageConfig) -> Backend:
     """The store that the settings of SGLang's `dynamic` backend name. Raises Misuse."""
     for name in ("backend_name", "module_path", "class_name"):
-        if not isinstance(extra.get(name), str):
+        if not isinstance(extra.get(name), str) or not extra[name]:
             raise Misuse(f"{name} is {extra.get(name)!r}, expected a text: the dynamic backend needs it")
     return open_object(
         f"{extra['module_path']}:{extra['class_name']}", config.model_copy(update={"extra": dict(extra)})

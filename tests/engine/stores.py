@@ -78,6 +78,20 @@ class HeldBackend(MemoryBackend):
         super().close()
 
 
+class RefusesOne(HeldBackend):
+    """A held store that has no room for the page under `key`."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__()
+        self._key = key
+
+    def write(self, keys: Sequence[str], pages: Sequence[Buffer]) -> list[bool]:
+        """As the memory store, false for that page."""
+        taken = [(key, page) for key, page in zip(keys, pages, strict=True) if key != self._key]
+        super().write([key for key, _ in taken], [page for _, page in taken])
+        return [key != self._key for key in keys]
+
+
 def attached(backend: HeldBackend, profile: Profile | None = None, settings: EngineSettings = SMALL) -> StoredCache:
     """A cache on this store."""
     cache = StoredCache(profile or Profile(), lambda: backend, settings)

@@ -14,7 +14,7 @@ from hicache_ref.vocabulary.effects import StorageQuery, StorageRead, StorageWri
 from hicache_ref.vocabulary.ids import KV_HOST, PageHash
 from hicache_ref.vocabulary.operations import QueryDone, ReadDone, WriteDone
 from hicache_ref.vocabulary.profile import Profile, Sizes
-from tests.engine.stores import PATIENCE_SECONDS, HeldBackend
+from tests.engine.stores import PATIENCE_SECONDS, HeldBackend, RefusesOne
 
 PAGES = 8
 PAGE_BYTES = 16
@@ -164,6 +164,18 @@ class TestDraft:
         bench.put("kv0", "draft0", "draft1")
 
         assert ReadDone(id="p:r", pages=1, draft=1) == bench.end_of(read(2), True, True)
+
+    @pytest.mark.parametrize("call_pages", [1, 8])
+    def test_of_a_refused_page_is_not_put(self, call_pages: int) -> None:
+        """Goal: no draft page without its page (HC-DRAFT-08). Method: the second of three is refused."""
+        bench = Bench(RefusesOne("kv1"), call_pages=call_pages)
+        drafts = (True,) * 3
+
+        assert WriteDone(id="b:w", pages=1, draft=1) == bench.end_of(write(3), *drafts)
+        assert "draft0" in bench.backend._shelf.objects
+        assert not {"draft1", "draft2"} & bench.backend._shelf.objects.keys()
+        assert not {"draft1", "draft2"} & {key for _, keys in bench.backend.calls for key in keys}
+        assert () == bench.workers.stop(PATIENCE_SECONDS)
 
     def test_that_is_invalid_is_not_put(self, bench: Bench) -> None:
         """Goal: no draft page in a store holds nothing. Method: the first of two is invalid; one is put."""

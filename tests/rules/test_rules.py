@@ -46,6 +46,29 @@ def test_host_pool_size() -> None:
     assert 7 == HostPool(pages=7).count(100, page_size=64, bytes_per_token=10)
 
 
+def test_host_pool_rounds_down() -> None:
+    """Goal: no page that is not whole. Method: parts of a token and of a page that nearly make one more."""
+    assert 199 == HostPool(ratio=1.999).count(100, page_size=64, bytes_per_token=10)
+    assert 200 == HostPool(ratio=1.999, rounding="up_one").count(100, page_size=64, bytes_per_token=10)
+    # 1.9 * 3 tokens are 5.7: rounded to 6 they would be two pages.
+    assert 1 == HostPool(ratio=1.9).count(1, page_size=3, bytes_per_token=10)
+    assert 1 == HostPool(size_bytes=127 * 10).count(100, page_size=64, bytes_per_token=10)
+    assert 1 == HostPool(size_bytes=128 * 10 - 1).count(100, page_size=64, bytes_per_token=10)
+    assert 2 == HostPool(size_bytes=128 * 10).count(100, page_size=64, bytes_per_token=10)
+
+
+def test_host_pool_leaves_the_reserve() -> None:
+    """Goal: what others need stays theirs. Method: 4,480 bytes that just fit, then one byte too few, either way."""
+    pool, reserved = HostPool(pages=7), HostPool(pages=7, reserve_bytes=1000)
+
+    assert 7 == pool.count(100, page_size=64, bytes_per_token=10, available_bytes=4480)
+    assert 7 == reserved.count(100, page_size=64, bytes_per_token=10, available_bytes=5480)
+    with pytest.raises(ValueError, match="needs 4480 bytes, only 4479 may be used"):
+        pool.count(100, page_size=64, bytes_per_token=10, available_bytes=4479)
+    with pytest.raises(ValueError, match="needs 4480 bytes, only 4479 may be used"):
+        reserved.count(100, page_size=64, bytes_per_token=10, available_bytes=5479)
+
+
 def test_host_pool_refuses_what_cannot_be() -> None:
     """Goal: an empty or too large pool is refused before anything is made. Method: both, and two sizes at once."""
     with pytest.raises(ValueError, match="0 pages, expected at least 1"):

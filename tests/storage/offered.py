@@ -117,6 +117,14 @@ class KeepsReplicasApart(NamesByConfiguration):
         super().__init__(replace(config, is_mla_model=False), extra)
 
 
+class KeepsAttentionReplicasApart(NamesByConfiguration):
+    """Its names have the attention replica in them, whose bytes are those of the others."""
+
+    def __init__(self, config: SglangConfig, extra: dict[str, object]) -> None:
+        super().__init__(config, extra)
+        self.form += f"_{config.dp_rank}"
+
+
 class AnswersNothing(NamesByConfiguration):
     """A batch in which one page is missing is answered by None alone."""
 

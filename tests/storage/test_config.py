@@ -95,6 +95,15 @@ def test_keys_are_equal_where_bytes_are_interchangeable(pair: tuple[StorageConfi
             assert (content == other) == (key == other_key)
 
 
+@given(fields(), st.sampled_from(["kv", "draft", *sorted(STATE_POOLS)]))
+def test_attention_replicas_share_all_objects(chosen: dict[str, Any], pool: str) -> None:
+    """Goal: `dp_rank` is in no key (HC-STORE-38). Method: one rank's place in several replicas, in every pool."""
+    keys = {object_keys(StorageConfig(**chosen | {"dp_rank": rank}), HASH, pool) for rank in (0, 1, 7)}
+    theirs = {sglang_keys(StorageConfig(**chosen | {"dp_rank": rank}), HASH, pool) for rank in (0, 1, 7)}
+
+    assert (1, 1) == (len(keys), len(theirs))
+
+
 @given(pairs(), st.sampled_from([*sorted(STATE_POOLS), "draft"]))
 def test_other_pools_share_nothing_that_differs(pair: tuple[StorageConfig, StorageConfig], pool: str) -> None:
     """Goal: the same for state and draft pages. Method: as above; state is cut by rank also where KV is replicated."""
@@ -175,6 +184,30 @@ def test_names_as_sglang_writes_them(changes: dict[str, Any], pool: str, name: s
                 "tp_lcm_size": 3,
             },
             "tp_lcm_size = 3, expected a multiple of tp_size that divides kv_heads",
+        ),
+        # It divides the heads, and is no multiple of tp_size all the same.
+        (
+            {
+                "split_heads": True,
+                "layout": "page_head",
+                "split_k_v": True,
+                "kv_heads": 8,
+                "tp_size": 4,
+                "tp_lcm_size": 2,
+            },
+            "tp_lcm_size = 2, expected a multiple of tp_size that divides kv_heads",
+        ),
+        # It is a multiple, and divides no heads.
+        (
+            {
+                "split_heads": True,
+                "layout": "page_head",
+                "split_k_v": True,
+                "kv_heads": 8,
+                "tp_size": 4,
+                "tp_lcm_size": 12,
+            },
+            "tp_lcm_size = 12, expected a multiple of tp_size that divides kv_heads",
         ),
         ({"layout": "sideways"}, "layout"),
         ({"page_size": 0}, "page_size"),

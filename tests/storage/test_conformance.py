@@ -89,6 +89,7 @@ def test_a_writer_that_is_killed_is_found_out(tmp_path: Path, store: str) -> Non
         ("AnswersNothing", {"HC-STORE-28"}),
         ("IgnoresTheDataType", {"HC-STORE-37"}),
         ("KeepsReplicasApart", {"HC-STORE-38"}),
+        ("KeepsAttentionReplicasApart", {"HC-STORE-38"}),
         ("AnswersEachKey", set()),
         ("ConfigurationIsOptional", set()),
     ],

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,8 +142,18 @@ def test_objects_of_other_packages() -> None:
     assert [True, True] == put(theirs, {"a": b"page", "b": b"more"})
     assert [b"page", b"more", None] == get(dynamic, ["a", "b", "c"], 4)
     assert (2, 0) == (dynamic.exists(["a", "b", "c"]), dynamic.exists([]))
-    with pytest.raises(Misuse, match="class_name is None, expected a text: the dynamic backend needs it"):
-        open_dynamic({**settings, "class_name": None}, CONFIG)
+
+
+@pytest.mark.parametrize("name", ["backend_name", "module_path", "class_name"])
+@pytest.mark.parametrize("value", [None, 7, ""])
+def test_a_dynamic_backend_says_who_it_is(name: str, value: object) -> None:
+    """Goal: half a name opens nothing. Method: each of the three settings missing, no text, or empty."""
+    settings = {"backend_name": "x", "module_path": "tests.storage.offered", "class_name": "NamesByConfiguration"}
+    wrong: dict[str, Any] = {key: each for key, each in settings.items() if key != name or value is not None}
+    wrong |= {} if value is None else {name: value}
+
+    with pytest.raises(Misuse, match=f"{name} is {value!r}, expected a text: the dynamic backend needs it"):
+        open_dynamic(wrong, CONFIG)
 
 
 def test_a_configuration_that_is_optional_is_given_too() -> None:

@@ -38,6 +38,20 @@ def _has_yaml() -> bool:
     return True
 
 
+def test_what_holds_where_nothing_is_said() -> None:
+    """Goal: the defaults are upstream's. Method: each key, from settings that say nothing, as SGLang has it."""
+    assert {
+        "prefetch_policy": "timeout",
+        "prefetch_threshold": 256,
+        "prefetch_timeout_base": 2.0,
+        "prefetch_timeout_per_ki_token": 0.1,
+        "prefetch_timeout_max": 30.0,
+        "pass_prefix_keys": False,
+        "draft": True,
+        "extra": {},
+    } == parse_settings("{}").model_dump()
+
+
 def test_names_of_sglang_are_understood() -> None:
     """Goal: an operator's text needs no rewriting. Method: its two names, and both names of one key."""
     text = '{"hicache_storage_pass_prefix_keys": true, "hicache_storage_prefetch_policy": "wait_complete"}'

@@ -66,9 +66,12 @@ def _others(config: StorageConfig) -> Iterator[tuple[str, StorageConfig]]:
 def equal_bytes_one_object(kit: Kit) -> int:
     """Ranks that hold the same bytes share objects: what one stored, the others read."""
     shared = {"replicated": True, "split_heads": False, "tp_size": 4}
-    replicas = [kit.config.model_copy(update=shared | {"tp_rank": rank, "dp_rank": rank}) for rank in (0, 1, 3)]
-    writer, *readers = replicas
-    kit.stored(kit.under(writer), [kit.key("k", writer)], [kit.page("k")])
-    for reader in readers:
-        kit.expect(kit.under(reader), [kit.key("k", reader)], [kit.page("k")], "HC-STORE-38")
-    return len(readers)
+    ranks = [kit.config.model_copy(update=shared | {"tp_rank": rank}) for rank in (0, 1, 3)]
+    # Attention replicas hold the same bytes, replicated or not.
+    replicas = [kit.config.model_copy(update={"dp_rank": rank}) for rank in (0, 1)]
+    judged = 0
+    for name, (writer, *readers) in (("rank", ranks), ("replica", replicas)):
+        kit.stored(kit.under(writer), [kit.key(name, writer)], [kit.page(name)])
+        for reader in readers:
+            judged += kit.expect(kit.under(reader), [kit.key(name, reader)], [kit.page(name)], "HC-STORE-38")
+    return judged
