@@ -8,7 +8,7 @@ hash. Ranks that hold the same bytes share objects.
 import json
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, JsonValue, PositiveInt, model_validator
 
@@ -93,6 +93,24 @@ class StorageConfig(Frozen):
         if self.tp_lcm_size is None or self.tp_lcm_size % self.tp_size or (self.kv_heads or 0) % self.tp_lcm_size:
             raise ValueError(f"tp_lcm_size = {self.tp_lcm_size}, expected a multiple of tp_size that divides kv_heads")
         return self
+
+    @classmethod
+    def of_rank(cls, rank: int, ranks: int, *, attention_dp: int = 1, cp_size: int = 1, **fields: Any) -> Self:
+        """The configuration of one of so many tensor parallel ranks, from which attention makes groups.
+
+        With `attention_dp` replicas of the attention, and `cp_size` context parallel ranks in each, the share of the
+        heads is that of the rank's group; which group it is names nothing (HC-STORE-38). Raises ValueError where the
+        ranks do not make whole groups (upstream: compute_dp_attention_world_info).
+        """
+        groups = attention_dp * cp_size
+        if not 0 <= rank < ranks or ranks % groups:
+            raise ValueError(
+                f"rank {rank} of {ranks}, expected one of whole groups, {attention_dp} x {cp_size} of them"
+            )
+        group, tp_rank = divmod(rank, ranks // groups)
+        dp_rank, cp_rank = divmod(group, cp_size)
+        place: dict[str, Any] = {"tp_rank": tp_rank, "tp_size": ranks // groups, "cp_rank": cp_rank, "cp_size": cp_size}
+        return cls(**fields, **place, dp_rank=dp_rank)
 
     def shards(self, pool: str = KV_POOL) -> tuple[tuple[int, int], ...]:
         """The shares of the heads that this rank's page of `pool` is stored in, as (rank, size) each."""

@@ -1,11 +1,11 @@
-"""Stores by name: what a URL opens, and at which level SGLang calls which store."""
+"""Stores by name: what a URL opens."""
 
 import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from pydantic import JsonValue
@@ -18,30 +18,6 @@ from hicache_ref.storage.memory import MemoryBackend
 from hicache_ref.storage.mooncake import MooncakeBackend, MooncakeOptions
 from hicache_ref.storage.redis import RedisBackend, RedisOptions
 from hicache_ref.vocabulary.base import Frozen
-
-CallLevel = Literal["generic", "zero_copy"]
-
-ZERO_COPY: Mapping[str, frozenset[str]] = {
-    "0.5.2": frozenset({"hf3fs", "mooncake", "eic", "nixl"}),
-    "0.5.15": frozenset({"hf3fs", "mooncake", "eic", "nixl", "simm", "mori"}),
-    "0.5.23": frozenset(
-        {"hf3fs", "mooncake", "eic", "nixl", "simm", "mori", "npu_memcache", "tensorcast", "seaweedfs"}
-    ),
-}
-"""Stores that SGLang calls with `batch_get_v1` and `batch_set_v1`, by version; the others move flat pages."""
-
-DYNAMIC = "dynamic"
-
-
-def call_level(name: str, extra: Mapping[str, JsonValue] | None = None, version: str = "0.5.23") -> CallLevel:
-    """The level at which SGLang calls the store `name`; a `dynamic` one chooses by `interface_v1` in `extra`.
-
-    Raises Misuse for a version that is not in the table.
-    """
-    if version not in ZERO_COPY:
-        raise Misuse(f"version {version!r}, expected one of {', '.join(ZERO_COPY)}")
-    chosen = name == DYNAMIC and bool((extra or {}).get("interface_v1", 0))
-    return "zero_copy" if chosen or name in ZERO_COPY[version] else "generic"
 
 
 class StorageUrl(Frozen):

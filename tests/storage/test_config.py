@@ -104,6 +104,27 @@ def test_attention_replicas_share_all_objects(chosen: dict[str, Any], pool: str)
     assert (1, 1) == (len(keys), len(theirs))
 
 
+@pytest.mark.parametrize(("attention_dp", "cp_size"), [(1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (2, 2), (4, 2)])
+def test_the_share_of_a_rank_is_that_of_its_attention_group(attention_dp: int, cp_size: int) -> None:
+    """Goal: attention groups share objects (HC-STORE-38). Method: all of 8 ranks; places, names, and a whole group."""
+    configs = [StorageConfig.of_rank(rank, 8, attention_dp=attention_dp, cp_size=cp_size, **BASE) for rank in range(8)]
+    size = 8 // attention_dp // cp_size
+
+    assert [(dp, cp, tp, size) for dp in range(attention_dp) for cp in range(cp_size) for tp in range(size)] == [
+        (each.dp_rank, each.cp_rank, each.tp_rank, each.tp_size) for each in configs
+    ]
+    names = [object_keys(each, HASH) for each in configs]
+    assert names == names[: size * cp_size] * attention_dp
+    assert size * cp_size == len(set(names))
+
+
+@pytest.mark.parametrize(("rank", "attention_dp", "cp_size"), [(8, 1, 1), (-1, 1, 1), (0, 3, 1), (0, 4, 4)])
+def test_a_rank_of_no_whole_group_is_refused(rank: int, attention_dp: int, cp_size: int) -> None:
+    """Goal: no share for a rank that is not there. Method: ranks outside, and groups that do not divide 8."""
+    with pytest.raises(ValueError, match=f"rank {rank} of 8, expected one of whole groups"):
+        StorageConfig.of_rank(rank, 8, attention_dp=attention_dp, cp_size=cp_size, **BASE)
+
+
 @given(pairs(), st.sampled_from([*sorted(STATE_POOLS), "draft"]))
 def test_other_pools_share_nothing_that_differs(pair: tuple[StorageConfig, StorageConfig], pool: str) -> None:
     """Goal: the same for state and draft pages. Method: as above; state is cut by rank also where KV is replicated."""

@@ -1,4 +1,4 @@
-"""Stores by name: URLs, objects of other packages, and the level at which SGLang calls which store."""
+"""Stores by name: URLs, and objects of other packages."""
 
 import subprocess
 import sys
@@ -15,9 +15,7 @@ from hicache_ref.storage.foreign import ForeignBackend, sglang_config
 from hicache_ref.storage.memory import MemoryBackend
 from hicache_ref.storage.registry import (
     KINDS,
-    ZERO_COPY,
     StorageUrl,
-    call_level,
     guest_url,
     open_backend,
     open_dynamic,
@@ -28,41 +26,6 @@ from tests.storage.pages import get, put, view
 from tests.storage.servers import need
 
 CONFIG = StorageConfig(model_name="m", page_size=16)
-
-TABLE = """
-name          0.5.2      0.5.15     0.5.23
-file          generic    generic    generic
-hf3fs         zero_copy  zero_copy  zero_copy
-mooncake      zero_copy  zero_copy  zero_copy
-eic           zero_copy  zero_copy  zero_copy
-nixl          zero_copy  zero_copy  zero_copy
-simm          generic    zero_copy  zero_copy
-mori          generic    zero_copy  zero_copy
-npu_memcache  generic    generic    zero_copy
-tensorcast    generic    generic    zero_copy
-seaweedfs     generic    generic    zero_copy
-aibrix        generic    generic    generic
-sim           generic    generic    generic
-shm           generic    generic    generic
-dynamic       generic    generic    generic
-"""
-"""As SGLang's cache controllers choose it, by version."""
-
-
-def test_the_level_of_each_store() -> None:
-    """Goal: a store gets the calls that SGLang makes. Method: the table above, row by row; `dynamic` chooses itself."""
-    head, *rows = [line.split() for line in TABLE.strip().splitlines()]
-    for name, *levels in rows:
-        assert levels == [call_level(name, version=version) for version in head[1:]]
-
-    assert head[1:] == list(ZERO_COPY)
-    assert set().union(*ZERO_COPY.values()) <= {row[0] for row in rows}
-    assert ["zero_copy", "zero_copy", "generic", "generic"] == [
-        call_level("dynamic", {"interface_v1": value}) for value in (1, True, 0, False)
-    ]
-    assert "generic" == call_level("files", {"interface_v1": 1})
-    with pytest.raises(Misuse, match=r"version '0\.1', expected one of 0\.5\.2, 0\.5\.15, 0\.5\.23"):
-        call_level("file", version="0.1")
 
 
 @pytest.mark.parametrize(
