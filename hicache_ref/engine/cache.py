@@ -271,7 +271,8 @@ class StoredCache:
                 return
             if not isinstance(effect, StorageQuery):
                 self.device.finish(effect.after)
-            self._current[effect.id] = workers.submit(effect, self._drafts_of(effect))
+            told = self.model.state.storage.settings.pass_prefix_keys
+            self._current[effect.id] = workers.submit(effect, self._drafts_of(effect), told=told)
 
     def _hashes_of(self, op: Forward) -> tuple[PageHash, ...]:
         """Those of the pages that the pass reads and writes, from the key alone."""

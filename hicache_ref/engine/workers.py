@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from hicache_ref.engine.pages import PageMemory
-from hicache_ref.storage.base import Backend, leading
+from hicache_ref.storage.base import Backend, after, leading
 from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.effects import StorageQuery, StorageRead, StorageWrite
 from hicache_ref.vocabulary.ids import KV_HOST, PageHash, Pages
@@ -66,6 +66,9 @@ class Job:
 
     size: int
     """Pages in one call."""
+
+    told: bool = False
+    """Whether the store is told what comes before each call."""
 
     begun: int = 0
     """Pages for which a call has begun."""
@@ -149,14 +152,16 @@ class StorageWorkers:
 
     # -- the scheduler's side ---------------------------------------------------------------------------------------
 
-    def submit(self, task: Task, drafts: tuple[bool, ...] = ()) -> Job:
+    def submit(self, task: Task, drafts: tuple[bool, ...] = (), *, told: bool = False) -> Job:
         """The task is queued, and its end will be reported; at once where the queue is full.
 
-        `drafts` says for each page whether its draft page goes along: one that is invalid must not be stored.
+        `drafts` says for each page whether its draft page goes along: one that is invalid must not be stored. With
+        `told` a store that wants it is told what comes before each call: the prefix of the task, and what the task
+        has before that call.
         Never blocks. Raises RuntimeError once the workers are stopped.
         """
         whole = len(task.hashes) if isinstance(task, StorageQuery) else self._settings.call_pages
-        job = Job(task, drafts, max(1, whole))
+        job = Job(task, drafts, max(1, whole), told)
         lane = self._lanes[task.kind]
         with self._lock:
             if self._ended:
@@ -272,24 +277,29 @@ class StorageWorkers:
         task = job.task
         hashes = task.hashes[start : start + job.size]
         try:
+            store = self._told((*task.prefix, *task.hashes[:start])) if job.told else self._backend
             if isinstance(task, StorageQuery):
-                hits = self._backend.exists(self._naming(hashes, KV_POOL))
+                hits = store.exists(self._naming(hashes, KV_POOL))
                 return Call(min(max(hits, 0), len(hashes)))
             pages = task.pages[start : start + job.size]
             move = self._read if isinstance(task, StorageRead) else self._write
-            return move(hashes, pages, job.drafts[start : start + job.size])
+            return move(store, hashes, pages, job.drafts[start : start + job.size])
         except BaseException as error:  # A backend that calls sys.exit must not end the thread either.
             self._note(error)
             return Call(0, raised=True)
 
-    def _read(self, hashes: Sequence[PageHash], pages: Pages, drafts: Sequence[bool]) -> Call:
+    def _told(self, prefix: Sequence[PageHash]) -> Backend:
+        """The store, which knows what comes before the call if it wants to (HC-STORE-05)."""
+        return after(self._backend, self._naming(prefix, KV_POOL))
+
+    def _read(self, store: Backend, hashes: Sequence[PageHash], pages: Pages, drafts: Sequence[bool]) -> Call:
         """Pages that hold what was asked for. Draft pages are read first."""
         with_draft = self._move_drafts(self._backend.read, hashes, pages, drafts)
-        return Call(self._move(self._backend.read, hashes, pages), with_draft)
+        return Call(self._move(store.read, hashes, pages), with_draft)
 
-    def _write(self, hashes: Sequence[PageHash], pages: Pages, drafts: Sequence[bool]) -> Call:
+    def _write(self, store: Backend, hashes: Sequence[PageHash], pages: Pages, drafts: Sequence[bool]) -> Call:
         """Pages that the store has. Draft pages are written last, and only those of pages that it has."""
-        good = self._move(self._backend.write, hashes, pages)
+        good = self._move(store.write, hashes, pages)
         return Call(good, self._move_drafts(self._backend.write, hashes, pages, drafts[:good]))
 
     def _move(self, move: "_Move", hashes: Sequence[PageHash], pages: Pages) -> int:

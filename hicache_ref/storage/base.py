@@ -6,7 +6,7 @@ the pages of a prefix go together. What it does promise is bytes: a read gives e
 
 import importlib
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
@@ -81,6 +81,19 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """The handle is closed, what it stored stays; a second time nothing happens."""
+
+
+class PrefixBackend(Backend, Protocol):
+    """A store that files objects by what comes before them, and so wants to know it."""
+
+    def after(self, prefix: Sequence[str]) -> Backend:
+        """The same store, for calls whose keys follow those of `prefix`, a chain from its first key (HC-STORE-05)."""
+
+
+def after(backend: Backend, prefix: Sequence[str]) -> Backend:
+    """The store for calls whose keys follow those of `prefix`; as it is where it does not want to know."""
+    told: Callable[[Sequence[str]], Backend] | None = getattr(backend, "after", None)
+    return backend if told is None else told(prefix)
 
 
 class Tally:

@@ -9,12 +9,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from copy import copy
 from hashlib import blake2b
 from typing import Annotated
 
 from pydantic import Field
 
-from hicache_ref.storage.base import Backend, Buffer, Stats, StorageError, expect_pairs, flat, leading
+from hicache_ref.storage.base import Backend, Buffer, Stats, StorageError, after, expect_pairs, flat, leading
 from hicache_ref.vocabulary.base import Frozen
 
 Chance = Annotated[float, Field(ge=0, le=1)]
@@ -96,6 +97,12 @@ class FaultyBackend:
         expect_pairs(keys, pages)
         self._before("write", keys)
         return [self._write_one(key, page) for key, page in zip(keys, pages, strict=True)]
+
+    def after(self, prefix: Sequence[str]) -> Backend:
+        """The same store with the same faults, for calls whose keys follow those of `prefix`."""
+        told = copy(self)
+        told._inner = after(self._inner, prefix)
+        return told
 
     def clear(self) -> None:
         """The store is empty."""

@@ -4,7 +4,9 @@ Only the generic level is used (exists, get, set and their batches): it needs no
 where the object's class works with torch (`torch_of`); else they are memoryviews. `ForeignBackend.values` says which.
 """
 
+import inspect
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -57,6 +59,14 @@ class SglangConfig:
     layout: str = ""
 
 
+@dataclass
+class SglangExtraInfo:
+    """What SGLang tells a store beside the keys of a call (HiCacheStorageExtraInfo)."""
+
+    prefix_keys: list[str] | None = None
+    extra_info: dict[str, Any] | None = None
+
+
 def sglang_config(config: StorageConfig) -> SglangConfig:
     """The configuration as SGLang would hand it over."""
     return SglangConfig(
@@ -94,11 +104,20 @@ class ForeignBackend(Handle):
         torch = torch_of(type(made))
         self._pages: _BytesLike | _Tensors = _BytesLike() if torch is None else _Tensors(torch)
         self.values: Values = "memoryviews" if torch is None else "tensors"
+        self._asked_with: tuple[SglangExtraInfo, ...] = ()
+        """What a presence query is told beside its keys."""
+
+    def after(self, prefix: Sequence[str]) -> "ForeignBackend":
+        """The same object; its presence queries are told `prefix`, if they take it. No other generic call does."""
+        told = copy(self)
+        if len(inspect.signature(self._made.batch_exists).parameters) > 1:
+            told._asked_with = (SglangExtraInfo(prefix_keys=list(prefix)),)
+        return told
 
     def exists(self, keys: Sequence[str]) -> int:
         """What `batch_exists` answers. Raises Malformed."""
         self.expect_open()
-        return _count(self._made.batch_exists(list(keys)), len(keys), "batch_exists")
+        return _count(self._made.batch_exists(list(keys), *self._asked_with), len(keys), "batch_exists")
 
     def read(self, keys: Sequence[str], into: Sequence[Buffer]) -> list[bool]:
         """For each answer of `batch_get` whether it is a page; that lies in its buffer then. Raises Malformed."""

@@ -8,7 +8,7 @@ configuration says, and counts are in pages. A store that fails costs the call: 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from hicache_ref.storage.base import Backend, Buffer, Misuse, Stats, StorageClosed, StorageError, flat
+from hicache_ref.storage.base import Backend, Buffer, Misuse, Stats, StorageClosed, StorageError, after, flat
 from hicache_ref.storage.config import KV_POOL, StorageConfig, object_keys
 from hicache_ref.storage.pools import PoolHits, PoolPresence, PoolTransfer, usable_prefix, whole_pages
 from hicache_ref.vocabulary.ids import Page, PageHash
@@ -47,7 +47,7 @@ class HiCacheObject:
 
     def batch_exists(self, keys: Sequence[PageHash], extra_info: object = None) -> int:
         """How many pages are there from the first on, without a gap (HC-STORE-20)."""
-        return self._run_of(keys, KV_POOL)
+        return self._run_of(keys, KV_POOL, self._told(extra_info))
 
     def get(self, key: PageHash, target_location: Buffer, target_sizes: object = None) -> Buffer | None:
         """The target, which holds the page, or None."""
@@ -74,7 +74,7 @@ class HiCacheObject:
     def batch_set(self, keys: Sequence[PageHash], values: Sequence[Buffer], target_locations: object = None,
                   target_sizes: object = None) -> bool:  # fmt: skip
         """Whether the store has all pages. If not, it may have some: `batch_exists` tells."""
-        return all(self._put(keys, [self._cut(value) for value in values], KV_POOL))
+        return all(self._put(keys, [self._cut(value) for value in values], KV_POOL, self._backend))
 
     # Zero copy.
 
@@ -86,13 +86,13 @@ class HiCacheObject:
         self, keys: Sequence[PageHash], host_indices: Sequence[int], extra_info: object = None
     ) -> list[bool]:
         """For each page whether it is in its host page, named by the token slots; all false if those do not fit."""
-        return self._get_into(KV_POOL, keys, host_indices)
+        return self._get_into(KV_POOL, keys, host_indices, self._told(extra_info))
 
     def batch_set_v1(
         self, keys: Sequence[PageHash], host_indices: Sequence[int], extra_info: object = None
     ) -> list[bool]:
         """For each host page whether the store has it; all false if the token slots do not fit."""
-        return self._set_from(KV_POOL, keys, host_indices)
+        return self._set_from(KV_POOL, keys, host_indices, self._told(extra_info))
 
     # Multi-pool.
 
@@ -106,17 +106,19 @@ class HiCacheObject:
     def batch_exists_v2(self, keys: Sequence[PageHash], pool_transfers: Sequence[PoolTransfer] = (),
                         extra_info: object = None) -> PoolHits:  # fmt: skip
         """What of the prefix every pool can restore (HC-STORE-46)."""
-        kv_pages = self._run_of(keys, KV_POOL)
+        kv_pages = self._run_of(keys, KV_POOL, self._told(extra_info))
         hit = keys[:kv_pages]
         return usable_prefix(kv_pages, [self._pool_presence(hit, each) for each in pool_transfers])
 
     def batch_get_v2(self, transfers: Sequence[PoolTransfer], extra_info: object = None) -> dict[str, list[bool]]:
         """By pool, for each page whether it is in its host page."""
-        return {each.name: self._get_into(each.name, each.keys, each.host_indices or ()) for each in transfers}
+        told = self._told(extra_info)
+        return {each.name: self._get_into(each.name, each.keys, each.host_indices or (), told) for each in transfers}
 
     def batch_set_v2(self, transfers: Sequence[PoolTransfer], extra_info: object = None) -> dict[str, list[bool]]:
         """By pool, for each host page whether the store has it."""
-        return {each.name: self._set_from(each.name, each.keys, each.host_indices or ()) for each in transfers}
+        told = self._told(extra_info)
+        return {each.name: self._set_from(each.name, each.keys, each.host_indices or (), told) for each in transfers}
 
     # All levels.
 
@@ -138,6 +140,11 @@ class HiCacheObject:
         """The backend is closed."""
         self._backend.close()
 
+    def _told(self, extra_info: object) -> Backend:
+        """The backend, which knows what comes before the keys of the call where the caller tells it (HC-STORE-05)."""
+        prefix = getattr(extra_info, "prefix_keys", None)
+        return self._backend if prefix is None else after(self._backend, self._names(prefix, KV_POOL))
+
     def _names(self, keys: Sequence[PageHash], pool: str) -> list[str]:
         return [name for key in keys for name in self._naming(self._config, key, pool)]
 
@@ -154,10 +161,10 @@ class HiCacheObject:
         whole = flat(page)
         return [whole[part * size : (part + 1) * size] for part in range(count)]
 
-    def _run_of(self, keys: Sequence[PageHash], pool: str) -> int:
+    def _run_of(self, keys: Sequence[PageHash], pool: str, backend: Backend) -> int:
         """Pages that are there, from the first on; a page of which an object is missing ends the run (HC-STORE-45)."""
         try:
-            return self._backend.exists(self._names(keys, pool)) // self._width(pool)
+            return backend.exists(self._names(keys, pool)) // self._width(pool)
         except StorageClosed:
             raise
         except StorageError:
@@ -167,7 +174,7 @@ class HiCacheObject:
         """For each page whether it is there. One query a gap, since stores answer in runs."""
         present: list[bool] = []
         while len(present) < len(keys):
-            present += [True] * self._run_of(keys[len(present) :], pool)
+            present += [True] * self._run_of(keys[len(present) :], pool, self._backend)
             if len(present) < len(keys):
                 present.append(False)
         return tuple(present)
@@ -178,25 +185,28 @@ class HiCacheObject:
             name=transfer.name, present=present, policy=transfer.hit_policy, trailing=len(transfer.keys)
         )
 
-    def _get_into(self, pool: str, keys: Sequence[PageHash], host_indices: Sequence[int]) -> list[bool]:
+    def _get_into(self, pool: str, keys: Sequence[PageHash], host_indices: Sequence[int],
+                  backend: Backend) -> list[bool]:  # fmt: skip
         views = self._host_views(pool, keys, host_indices)
         if views is None:
             return [False] * len(keys)
         try:
-            found = self._backend.read(self._names(keys, pool), [view for page in views for view in page])
+            found = backend.read(self._names(keys, pool), [view for page in views for view in page])
         except StorageClosed:
             raise
         except StorageError:
             return [False] * len(keys)
         return whole_pages(found, self._width(pool))
 
-    def _set_from(self, pool: str, keys: Sequence[PageHash], host_indices: Sequence[int]) -> list[bool]:
+    def _set_from(self, pool: str, keys: Sequence[PageHash], host_indices: Sequence[int],
+                  backend: Backend) -> list[bool]:  # fmt: skip
         views = self._host_views(pool, keys, host_indices)
-        return [False] * len(keys) if views is None else self._put(keys, views, pool)
+        return [False] * len(keys) if views is None else self._put(keys, views, pool, backend)
 
-    def _put(self, keys: Sequence[PageHash], pages: Sequence[Sequence[Buffer]], pool: str) -> list[bool]:
+    def _put(self, keys: Sequence[PageHash], pages: Sequence[Sequence[Buffer]], pool: str,
+             backend: Backend) -> list[bool]:  # fmt: skip
         try:
-            done = self._backend.write(self._names(keys, pool), [view for page in pages for view in page])
+            done = backend.write(self._names(keys, pool), [view for page in pages for view in page])
         except StorageClosed:
             raise
         except StorageError:

@@ -1,12 +1,13 @@
 """A backend with the methods that SGLang's controller calls, at all three levels."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from hicache_ref.storage.base import Buffer, Misuse, StorageClosed
+from hicache_ref.storage.base import Backend, Buffer, Misuse, StorageClosed
 from hicache_ref.storage.config import StorageConfig, object_keys
 from hicache_ref.storage.faulty import Faults, FaultyBackend
+from hicache_ref.storage.foreign import SglangExtraInfo
 from hicache_ref.storage.levels import HiCacheObject
 from hicache_ref.storage.memory import MemoryBackend
 from hicache_ref.storage.pools import PoolTransfer
@@ -182,3 +183,43 @@ def test_a_store_learns_the_host_memory() -> None:
     store.register_mem_host_pool_v2(pools[1], "mamba")
 
     assert [pool.memory for pool in pools] == backend.registered
+
+
+class NotesPrefixes(MemoryBackend):
+    """A store that notes what it is told to come before the keys of a call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[list[str]] = []
+
+    def after(self, prefix: Sequence[str]) -> Backend:
+        """The store itself."""
+        self.told.append(list(prefix))
+        return self
+
+
+@pytest.mark.parametrize("config", [CONFIG, K_AND_V], ids=["one object", "K and V"])
+def test_prefix_keys_reach_the_store(config: StorageConfig) -> None:
+    """Goal: what SGLang tells beside the keys is not lost. Method: each call that takes it, with hashes and without."""
+    backend = NotesPrefixes()
+    store = HiCacheObject(backend, config)
+    host = HostPages(8, objects=len(config.parts()))
+    store.register_mem_pool_host(host)
+    transfer = PoolTransfer(name="kv", keys=HASHES[2:3], host_indices=slots(0))
+    info = SglangExtraInfo(prefix_keys=list(HASHES[:2]))
+    calls: list[Callable[[object], object]] = [
+        lambda info: store.batch_exists(HASHES[2:3], info),
+        lambda info: store.batch_set_v1(HASHES[2:3], slots(0), info),
+        lambda info: store.batch_get_v1(HASHES[2:3], slots(0), info),
+        lambda info: store.batch_exists_v2(HASHES[2:3], (), info),
+        lambda info: store.batch_set_v2([transfer], info),
+        lambda info: store.batch_get_v2([transfer], info),
+    ]
+    expected = [name for digest in HASHES[:2] for name in object_keys(config, digest)]
+
+    for call in calls:
+        call(None)
+        assert [] == backend.told
+        call(info)
+        assert [expected] == backend.told
+        backend.told.clear()

@@ -11,7 +11,7 @@ import pytest
 from hicache_ref.storage.base import Backend, Misuse, StorageClosed, StorageError, Unsupported
 from hicache_ref.storage.config import LAYOUTS, Layout, StorageConfig
 from hicache_ref.storage.files import FilesBackend
-from hicache_ref.storage.foreign import ForeignBackend, sglang_config
+from hicache_ref.storage.foreign import ForeignBackend, SglangExtraInfo, sglang_config
 from hicache_ref.storage.memory import MemoryBackend
 from hicache_ref.storage.registry import (
     KINDS,
@@ -181,10 +181,35 @@ def test_answers_of_an_object_are_taken_for_what_they_are() -> None:
         store.read(["a"], [view(bytes(4))])
 
 
+class AsksForMore(NamesByConfiguration):
+    """A store whose presence query takes what SGLang tells beside the keys."""
+
+    def __init__(self) -> None:
+        self.form, self.pages = "", {}
+        self.told: list[object] = []
+
+    def batch_exists(self, keys: list[str], extra_info: SglangExtraInfo | None = None) -> int:
+        self.told.append(extra_info and extra_info.prefix_keys)
+        return super().batch_exists(keys)
+
+
+def test_a_foreign_store_is_told_the_prefix() -> None:
+    """Goal: a store for SGLang is asked as SGLang asks. Method: told, not told, and one that takes only keys."""
+    made = AsksForMore()
+    store = ForeignBackend(made)
+    put(store, {"a": b"page"})
+    plain = ForeignBackend(Odd())
+    put(plain, {"a": b"page"})
+
+    assert (1, 1) == (store.exists(["a"]), store.after(["x", "y"]).exists(["a"]))
+    assert [None, ["x", "y"]] == made.told
+    assert [b"page"] == get(plain.after(["x"]), ["a"], 4)
+
+
 TENSORS = """
 import warnings
 import torch
-from hicache_ref.storage.foreign import ForeignBackend, sglang_config
+from hicache_ref.storage.foreign import ForeignBackend, SglangExtraInfo, sglang_config
 from tests.storage.offered import NamesByConfiguration
 warnings.simplefilter("error")
 
