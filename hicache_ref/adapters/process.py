@@ -51,11 +51,15 @@ class ProcessAdapter:
         self,
         command: Sequence[str],
         *,
+        name: str = "",
         step_timeout: float = 30.0,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
     ) -> None:
         self.command = tuple(command)
+        self.name = name or self.command[0]
+        """What errors call it."""
+
         self.step_timeout = step_timeout
         self._env = env
         self._cwd = cwd
@@ -123,7 +127,7 @@ class ProcessAdapter:
             try:
                 self._child = Child(self.command, self._env, self._cwd)
             except OSError as error:
-                raise AdapterError(f"cannot start {self.command[0]!r}: {error.strerror}") from error
+                raise AdapterError(f"cannot start {self.name!r}: {error.strerror}") from error
             self._is_new = True
         number, line = self._request(verb, rest)
         try:
@@ -131,7 +135,7 @@ class ProcessAdapter:
         except ImplementationRaised as error:
             raise AdapterError(error.raw.removeprefix("AdapterError: ")) from error
         except ImplementationFailed as error:
-            raise AdapterError(f"cannot {verb} {self.command[0]!r}: {error}") from error
+            raise AdapterError(f"cannot {verb} {self.name!r}: {error}") from error
 
     def _exchange(self, lines: bytes, replies: int) -> list[bytes]:
         if self._child is None:

@@ -34,7 +34,7 @@ def open_adapter(name: str, options: Options, *, fetch: bool, step_timeout: floa
     target = name if ":" in name else _offered().get(name)
     if target is None:
         raise AdapterError(f"unknown adapter {name!r}, expected one of {', '.join(known_names())}, or pkg:factory")
-    return _in_child(target, options, step_timeout)
+    return _in_child(name, target, options, step_timeout)
 
 
 def open_command(command: str, *, step_timeout: float) -> ProcessAdapter:
@@ -104,9 +104,9 @@ _BUILT_IN: dict[str, Callable[[Options, bool, float], Adapter]] = {
 }
 
 
-def _in_child(target: str, options: Options, step_timeout: float) -> ProcessAdapter:
+def _in_child(name: str, target: str, options: Options, step_timeout: float) -> ProcessAdapter:
     """The adapter that `pkg:factory` makes, in a process that finds this package and the current folder."""
     ours = str(Path(hicache_ref.__file__).parents[1])
     path = os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))
     command = [sys.executable, "-m", f"{hicache_ref.__name__}.adapters.factory", target, json.dumps(dict(options))]
-    return ProcessAdapter(command, step_timeout=step_timeout, env={"PYTHONPATH": path})
+    return ProcessAdapter(command, name=name, step_timeout=step_timeout, env={"PYTHONPATH": path})

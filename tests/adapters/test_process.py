@@ -209,3 +209,11 @@ def test_close_ends_the_child(toy: ProcessAdapter) -> None:
     pid = pid_of(toy)
     toy.close()
     assert not is_running(pid)
+
+
+def test_a_child_that_cannot_start_is_named_by_its_adapter() -> None:
+    """Goal: told which engine it was, not which Python. Method: a process that ends at once, with a name or none."""
+    for name in ("my-engine", ""):
+        adapter = ProcessAdapter([sys.executable, "-c", "raise SystemExit('no driver')"], name=name)
+        with pytest.raises(AdapterError, match=f"cannot describe '{name or sys.executable}': .*no driver"):
+            adapter.describe()

@@ -45,7 +45,7 @@ class Offer:
         command = [sys.executable, "-m", f"{self.package}.child", setup.model_dump_json()]
         # The child imports this very package, also where that is not installed.
         path = os.pathsep.join(filter(None, (str(Path(hicache_ref.__file__).parents[1]), os.environ.get("PYTHONPATH"))))
-        return ProcessAdapter(command, step_timeout=step_timeout, env={"PYTHONPATH": path})
+        return ProcessAdapter(command, name=self.name, step_timeout=step_timeout, env={"PYTHONPATH": path})
 
     def setup(self, options: Options, fetch: bool) -> Setup:
         """What the process is told. Raises AdapterError."""

@@ -57,14 +57,14 @@ def make(options: Mapping[str, str], fetch: bool) -> ProcessAdapter:
     core = Path(options["core"]) if "core" in options else core_file(fetch=fetch)
     if not core.is_file():
         raise AdapterError(f"no file {core}, expected SGLang's compiled tree core")
-    return in_process(f"{__name__}.child", str(core), *([plant] if plant else []))
+    return in_process("sglang-rust", f"{__name__}.child", str(core), *([plant] if plant else []))
 
 
-def in_process(module: str, *arguments: str) -> ProcessAdapter:
-    """An adapter whose child process runs the module."""
+def in_process(name: str, module: str, *arguments: str) -> ProcessAdapter:
+    """An adapter of that name whose child process runs the module."""
     # The child imports this very package, also where that is not installed.
     path = os.pathsep.join(filter(None, (str(Path(hicache_ref.__file__).parents[1]), os.environ.get("PYTHONPATH"))))
-    return ProcessAdapter([sys.executable, "-m", module, *arguments], env={"PYTHONPATH": path})
+    return ProcessAdapter([sys.executable, "-m", module, *arguments], name=name, env={"PYTHONPATH": path})
 
 
 def core_file(*, fetch: bool) -> Path:

@@ -41,7 +41,7 @@ def make(options: Mapping[str, str], fetch: bool, step_timeout: float) -> Proces
     chosen = {name: options.get(name, values[0]) for name, values in _VALUES.items()}
     if chosen["plant"] != "none" and chosen["components"] == "full":
         raise AdapterError("option plant of sglang-unified needs components=full+mamba; sglang-rust has plants without")
-    adapter = in_process(f"{__name__}.child", *chosen.values(), str(_source(chosen["core"], fetch)))
+    adapter = in_process("sglang-unified", f"{__name__}.child", *chosen.values(), str(_source(chosen["core"], fetch)))
     adapter.step_timeout = step_timeout
     return adapter
 
