@@ -50,6 +50,10 @@ TIME_BUDGET = 10.0
 
 REPORTS = Path("divergences")
 
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Conforms only if all was met that can be, promised in this budget or not.")
+]
+
 
 def check(
     adapter: AdapterOption = None,
@@ -89,6 +93,7 @@ def check(
     stop_at_first: Annotated[
         bool, typer.Option("--stop-at-first", help="End at the first new divergence, the budget unspent.")
     ] = False,
+    strict: StrictOption = False,
     format: FormatOption = Format.text,
     no_color: NoColorOption = False,
 ) -> None:
@@ -113,7 +118,7 @@ def check(
             budget = Budget(steps=steps, walks=examples, seconds=time_budget)
             campaign = _campaign(chosen, profile, wanted, seed, known, blind, not stop_at_first, stack)
             run, folder = _walked(campaign, chosen, budget, report, not no_color, stack)
-        verdict, texts = run.report(folder.path)
+        verdict, texts = run.report(folder.path, strict=strict)
         if format is Format.json:
             write_json(verdict)
         else:

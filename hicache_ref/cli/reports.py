@@ -40,7 +40,7 @@ class Run:
     blind: bool = False
     remarks: list[str] = field(default_factory=list)
 
-    def report(self, folder: Path) -> tuple[CheckReport, list[str]]:
+    def report(self, folder: Path, *, strict: bool) -> tuple[CheckReport, list[str]]:
         """The verdict, and the text of the report of each new finding; both are in `folder` too.
 
         Raises TraceError where the folder cannot be written to.
@@ -64,7 +64,7 @@ class Run:
             texts.append(self._filed(self.outlook.oracle_fault, folder)[1])
         verdict = check_report(
             self.description, self.outlook, lines, profile=self.profile, level=self.level, seed=self.seed,
-            wanted=self.wanted,
+            wanted=self.wanted, strict=strict,
         )  # fmt: skip
         return verdict, texts
 

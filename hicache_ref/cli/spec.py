@@ -101,6 +101,7 @@ def _rows(each: Requirement) -> list[tuple[str, str]]:
         ("implies", ", ".join(each.implies)),
         ("implied by", ", ".join(other.id for other in REQUIREMENTS.values() if each.id in other.implies)),
         ("when", " or ".join(_when(condition) for condition in each.when)),
+        ("within", f"{each.within:,} steps of walks"),
         ("digest", each.digest),
     ]
     return [(label, text) for label, text in rows if text]
@@ -109,7 +110,7 @@ def _rows(each: Requirement) -> list[tuple[str, str]]:
 def _when(condition: Mapping[str, Sequence[object]]) -> str:
     return ", ".join(
         f"with {' and '.join(map(str, values))}"
-        if name == "operations"
+        if name in ("operations", "traits")
         else f"{name} is {' or '.join(map(str, values))}"
         for name, values in condition.items()
     )

@@ -110,11 +110,7 @@ class PrefetchRules(StoreRules):
 
     def prefetch_capacity(self) -> int:
         """The number of tokens asked for from which a prefetch is refused (upstream: prefetch_capacity_limit)."""
-        sizes = self.profile.sizes
-        if self.rules.prefetch_capacity == "half_host":
-            return sizes.host_pages * sizes.page_size // 2
-        more = int(0.8 * (sizes.host_pages - sizes.device_pages) * sizes.page_size)
-        return max(0, more) if self.rules.prefetch_capacity == "host_minus_device_clamped" else more
+        return self.profile.prefetch_capacity
 
     def _path_hashes(self, found: Found) -> tuple[PageHash, ...]:
         """The hashes of the pages found."""

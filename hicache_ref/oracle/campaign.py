@@ -13,6 +13,7 @@ from hicache_ref.oracle.known import Known, watched
 from hicache_ref.oracle.lockstep import RAISED, Lockstep
 from hicache_ref.requirements import Checker
 from hicache_ref.requirements.catalogue import catalogue_digest
+from hicache_ref.requirements.reach import Reach, reach_of
 from hicache_ref.search.finding import Finding, Found, Recorded
 from hicache_ref.search.minimise import Replay, minimise, replay
 from hicache_ref.search.walk import Plan, Walk, draw_profile
@@ -21,7 +22,7 @@ from hicache_ref.vocabulary.adapter import Adapter, AdapterError, Description
 from hicache_ref.vocabulary.observation import Level, Observation
 from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.outcomes import Outcome
-from hicache_ref.vocabulary.profile import EVICTION_POLICIES, Profile, Rules
+from hicache_ref.vocabulary.profile import EVICTION_POLICIES, Profile
 
 WALK_STEPS = 100
 MINIMISE_REPLAYS = 1_500
@@ -73,8 +74,8 @@ class Outlook:
 
     tally: Counter[str] = field(default_factory=Counter)
     reached: Counter[str] = field(default_factory=Counter)
-    rules: list[Rules] = field(default_factory=list)
-    """Rules under which walks were made, each once."""
+    reaches: set[Reach] = field(default_factory=set)
+    """What the walks had to go by."""
 
     divergences: list[Divergence] = field(default_factory=list)
     elsewhere: Counter[str] = field(default_factory=Counter)
@@ -303,8 +304,7 @@ class Campaign:
         outlook.steps += len(lockstep.steps)
         outlook.tally.update(lockstep.checker.tally)
         outlook.reached.update(lockstep.checker.reached)
-        if profile.rules not in outlook.rules:
-            outlook.rules.append(profile.rules)
+        outlook.reaches.add(reach_of(profile, self.description))
 
     def _keep(self, lockstep: Lockstep, finding: Finding) -> None:
         """The finding is made small and filed, once for each identity and known divergence."""

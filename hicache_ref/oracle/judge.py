@@ -10,6 +10,7 @@ from hicache_ref.oracle.campaign import Divergence, Outlook
 from hicache_ref.oracle.known import Known, watched
 from hicache_ref.oracle.lockstep import Lockstep
 from hicache_ref.requirements import Checker
+from hicache_ref.requirements.reach import reach_of
 from hicache_ref.search.finding import Finding, Found
 from hicache_ref.trace import Trace, TraceError, TraceStep
 from hicache_ref.vocabulary.adapter import Description
@@ -77,7 +78,7 @@ def judge(
     lockstep = Lockstep(adapter, adapter.describe(), trace.header.profile, adapter.describe().level, checker)
     lockstep.watched = watched(known)
     lockstep.forgives = lambda finding: any(each.goes_on for each in _covering(known, finding, lockstep))
-    outlook = Outlook(walks=1, rules=[trace.header.profile.rules])
+    outlook = Outlook(walks=1, reaches={reach_of(trace.header.profile, adapter.describe())})
     try:
         for step in trace.steps:
             if pause():

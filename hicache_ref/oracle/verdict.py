@@ -1,6 +1,7 @@
 """The verdict: what may be concluded from a run, and what was not exercised and so is not concluded."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from math import inf
 from typing import Literal
 
 from hicache_ref.oracle.campaign import Outlook
@@ -26,8 +27,14 @@ class Exercised(Frozen):
     """Those that could have been, by this adapter under the rules that were walked."""
 
     total: int
+    promised: int
+    """Of the observable ones those that a healthy implementation is sure to meet in so many steps."""
+
     not_exercised: tuple[str, ...]
     """Observable, and without a subject in the whole run."""
+
+    owed: tuple[str, ...]
+    """Those of the last that were promised."""
 
 
 class Reached(Frozen):
@@ -37,7 +44,10 @@ class Reached(Frozen):
     total: int
     """Those that could have been met."""
 
+    promised: int
     missing: tuple[str, ...]
+    owed: tuple[str, ...]
+    """Those of the missing that were promised."""
 
 
 class DivergenceLine(Frozen):
@@ -82,10 +92,10 @@ def is_observable(requirement: Requirement, description: Description, outlook: O
         return False
     if requirement.area == "EVENT" and not description.events:
         return False
-    return any(requirement.applies(rules, description.alphabet) for rules in outlook.rules)
+    return any(map(requirement.applies, outlook.reaches))
 
 
-def exercised(description: Description, outlook: Outlook, wanted: Collection[str] = ()) -> Exercised:
+def exercised(description: Description, outlook: Outlook, wanted: Collection[str], promise: float) -> Exercised:
     """What was judged, of all requirements or of the `wanted`. What the oracle judges, it judges in each step."""
     rules = [
         each
@@ -93,27 +103,43 @@ def exercised(description: Description, outlook: Outlook, wanted: Collection[str
         if each.kind != "sometimes" and each.by != "storage" and (not wanted or each.id in wanted)
     ]
     observable = [each for each in rules if is_observable(each, description, outlook)]
-    missing = [each.id for each in observable if not (outlook.steps if each.by == "oracle" else outlook.tally[each.id])]
+    unmet = [each for each in observable if not (outlook.steps if each.by == "oracle" else outlook.tally[each.id])]
     return Exercised(
-        exercised=len(observable) - len(missing),
+        exercised=len(observable) - len(unmet),
         observable=len(observable),
         total=len(rules),
-        not_exercised=tuple(missing),
+        promised=len(_within(observable, promise)),
+        not_exercised=_ids(unmet),
+        owed=_ids(_within(unmet, promise)),
     )
 
 
-def reached(description: Description, outlook: Outlook, wanted: Collection[str] = ()) -> Reached:
-    """Which witnesses were met, of those that the rules walked and the adapter's operations can lead to."""
+def reached(description: Description, outlook: Outlook, wanted: Collection[str], promise: float) -> Reached:
+    """Which witnesses were met, of those that the rules walked and the adapter can lead to."""
     reachable = [
-        each.id
+        each
         for each in REQUIREMENTS.values()
         if each.kind == "sometimes" and (not wanted or each.id in wanted)
         and each.id not in description.unobservable
-        and (each.able is None or getattr(description, each.able))
-        and any(each.applies(rules, description.alphabet) for rules in outlook.rules)
+        and any(map(each.applies, outlook.reaches))
     ]  # fmt: skip
-    missing = tuple(name for name in reachable if not outlook.reached[name])
-    return Reached(reached=len(reachable) - len(missing), total=len(reachable), missing=missing)
+    missing = [each for each in reachable if not outlook.reached[each.id]]
+    return Reached(
+        reached=len(reachable) - len(missing),
+        total=len(reachable),
+        promised=len(_within(reachable, promise)),
+        missing=_ids(missing),
+        owed=_ids(_within(missing, promise)),
+    )
+
+
+def _within(some: Iterable[Requirement], steps: float) -> list[Requirement]:
+    """Those that a healthy implementation is sure to meet in so many steps."""
+    return [each for each in some if each.within <= steps]
+
+
+def _ids(some: Iterable[Requirement]) -> tuple[str, ...]:
+    return tuple(each.id for each in some)
 
 
 def check_report(
@@ -125,10 +151,15 @@ def check_report(
     level: Level,
     seed: int | None,
     wanted: Collection[str] = (),
+    strict: bool = False,
 ) -> CheckReport:
-    """The verdict on the run. Known divergences do not make it red; what was not exercised keeps it from green."""
-    requirements = exercised(description, outlook, wanted)
-    witnesses = reached(description, outlook, wanted)
+    """The verdict on the run. Known divergences do not make it red; what was promised and not met keeps it from green.
+
+    `strict` promises all that can be met, however short the run.
+    """
+    promise = inf if strict else outlook.steps
+    requirements = exercised(description, outlook, wanted, promise)
+    witnesses = reached(description, outlook, wanted, promise)
     word: Word = "conforms"
     if outlook.oracle_fault is not None:
         word = "oracle-fault"
@@ -153,6 +184,7 @@ def check_report(
 
 
 def _left_open(requirements: Exercised, witnesses: Reached) -> bool:
-    """Whether something that could have been met was not, or nothing was."""
-    met = requirements.exercised + witnesses.reached
-    return bool(requirements.not_exercised or witnesses.missing or not met)
+    """Whether something promised was not met; a run too short to promise anything has to meet all that it could."""
+    if requirements.promised + witnesses.promised:
+        return bool(requirements.owed or witnesses.owed)
+    return not requirements.exercised + witnesses.reached or bool(requirements.not_exercised or witnesses.missing)

@@ -52,11 +52,11 @@ def divergence_text(report: DivergenceReport) -> str:
 def summary_text(report: CheckReport, description: Description, *, walks: int | None, stopped: bool,
                  remarks: Sequence[str], verdict: str) -> str:  # fmt: skip
     """A check in a few lines and its verdict, shown as `verdict`; ends with a newline."""
-    lines = []
-    if report.verdict == "inconclusive":
-        open_ends = [("not exercised", name) for name in report.requirements.not_exercised]
-        open_ends += [("not reached", name) for name in report.witnesses.missing]
-        lines += [f"{label}  {name}  {REQUIREMENTS[name].text}" for label, name in open_ends]
+    asked, met = report.requirements, report.witnesses
+    lines = [f"not exercised  {name}  {REQUIREMENTS[name].text}" for name in asked.owed]
+    lines += [f"not reached  {name}  {REQUIREMENTS[name].text}" for name in met.owed]
+    beyond = [name for name in (*asked.not_exercised, *met.missing) if name not in {*asked.owed, *met.owed}]
+    lines += [f"not reached in this budget  {', '.join(beyond)}"] if beyond else []
     lines += [f"not judged here  {name}  {why}" for name, why in description.unobservable.items()]
     lines += [f"not judged here  {name}  kept by the adapter, not by the engine" for name in sorted(description.ours)]
     return _templates().get_template("check.txt.j2").render(
@@ -65,9 +65,13 @@ def summary_text(report: CheckReport, description: Description, *, walks: int | 
         walks=walks,
         stopped=stopped,
         fresh=sum(each.known is None for each in report.divergences),
-        remarks=[part for line in [*lines, *remarks] for part in wrap(line, WIDTH, subsequent_indent="    ")],
+        remarks=[part for line in [*lines, *remarks] for part in _remark(line)],
         verdict=verdict,
     )  # fmt: skip
+
+
+def _remark(line: str) -> list[str]:
+    return wrap(line, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _title(report: DivergenceReport) -> str:

@@ -10,12 +10,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from hicache_ref.requirements.reach import Reach
 from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.observation import Level
-from hicache_ref.vocabulary.profile import Rules
 
 Kind = Literal["always", "step", "sometimes", "eventually"]
 By = Literal["state", "oracle", "test", "storage"]
+
+COMMON = 3_000
+"""`within` of what comes up all the time."""
 
 
 class Requirement(Frozen):
@@ -43,10 +46,13 @@ class Requirement(Frozen):
     """Weaker requirements: one of them is broken whenever only this one seems to be."""
 
     when: tuple[Mapping[str, tuple[str | int | bool, ...]], ...] = ()
-    """Alternatives: the rule can be exercised if one of them holds; empty: always."""
+    """Alternatives: the rule can be exercised if one of them holds; empty: always.
 
-    able: Literal["attach_failures", "forces", "peers"] | None = None
-    """What an adapter's Description has to say yes to, beside its operations."""
+    One names rules with the values that will do, and `operations` and `traits` (see `reach`), which must all be there.
+    """
+
+    within: Annotated[int, Field(ge=1)] = COMMON
+    """Steps of walks after which a check promises that it was met, if it can be."""
 
     @property
     def area(self) -> str:
@@ -58,15 +64,16 @@ class Requirement(Frozen):
         """The first 8 hex digits of SHA-256 of the text."""
         return sha256(self.text.encode()).hexdigest()[:8]
 
-    def applies(self, rules: Rules, operations: frozenset[str]) -> bool:
-        """Whether it can be exercised under these rules by an implementation that has these operations."""
-        return not self.when or any(_holds(each, rules, operations) for each in self.when)
+    def applies(self, reach: Reach) -> bool:
+        """Whether walks that have this to go by can exercise it."""
+        return not self.when or any(_holds(each, reach) for each in self.when)
 
 
-def _holds(condition: Mapping[str, tuple[str | int | bool, ...]], rules: Rules, operations: frozenset[str]) -> bool:
-    """Whether every field of the rules has one of its values, and all `operations` are there."""
+def _holds(condition: Mapping[str, tuple[str | int | bool, ...]], reach: Reach) -> bool:
+    """Whether every rule named has one of its values, and all operations and traits named are there."""
+    needed = {"operations": reach.operations, "traits": reach.traits}
     return all(
-        operations.issuperset(map(str, wanted)) if name == "operations" else getattr(rules, name) in wanted
+        needed[name].issuperset(map(str, wanted)) if name in needed else getattr(reach.rules, name) in wanted
         for name, wanted in condition.items()
     )
 

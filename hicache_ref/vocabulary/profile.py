@@ -244,6 +244,15 @@ class Profile(Frozen):
         return (KV, STATE) if self.state else (KV,)
 
     @property
+    def prefetch_capacity(self) -> int:
+        """The number of tokens asked for from which a prefetch is refused (upstream: prefetch_capacity_limit)."""
+        sizes, rule = self.sizes, self.rules.prefetch_capacity
+        if rule == "half_host":
+            return sizes.host_pages * sizes.page_size // 2
+        more = int(0.8 * (sizes.host_pages - sizes.device_pages) * sizes.page_size)
+        return max(0, more) if rule == "host_minus_device_clamped" else more
+
+    @property
     def pool_sizes(self) -> dict[PoolName, int]:
         """Every pool that there is, and how many pages or slots it has."""
         sizes: dict[PoolName, int] = {KV_DEVICE: self.sizes.device_pages, KV_HOST: self.sizes.host_pages}

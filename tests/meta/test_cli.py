@@ -64,8 +64,9 @@ def test_a_divergence_is_told_filed_and_replayed(shell: Shell) -> None:
     assert 1 == ran.code
     assert REPORT_KEYS == list(ran.json)
     assert "divergence" == ran.json["verdict"]
-    assert ["exercised", "observable", "total", "not_exercised"] == list(ran.json["requirements"])
-    assert ["reached", "total", "missing"] == list(ran.json["witnesses"])
+    requirements, witnesses = ran.json["requirements"], ran.json["witnesses"]
+    assert ["exercised", "observable", "total", "promised", "not_exercised", "owed"] == list(requirements)
+    assert ["reached", "total", "promised", "missing", "owed"] == list(witnesses)
     assert ["requirement", "operation", "trace", "length", "known"] == list(line)
     assert {"out", f"out/{file.name}", f"out/{file.stem}.txt"} == shell.files
     assert line["length"] == len(read_trace(file).steps)
@@ -82,13 +83,26 @@ def test_a_divergence_is_told_filed_and_replayed(shell: Shell) -> None:
 
 
 def test_nothing_is_left_where_nothing_was_found(shell: Shell) -> None:
-    """Goal: a green run leaves no folder. Method: a few walks, which cannot reach everything either."""
+    """Goal: a green run leaves no folder. Method: two walks, which are too few to promise anything."""
     ran = shell("check", "--adapter", "reference", "--examples", "2")
 
     assert 4 == ran.code
     assert "verdict       inconclusive" == ran.out.splitlines()[-1]
-    assert "not reached" in ran.out
+    assert "promised      nothing: the run is too short" in ran.out
+    assert "not reached in this budget  HC-" in ran.out
     assert set() == shell.files
+
+
+def test_named_sizes_can_conform(shell: Shell) -> None:
+    """Goal: no verdict that no run can earn. Method: the shortest promise, under sizes without states, and strictly."""
+    words = ["check", "--adapter", "reference", "--profile", "tiny", "--steps", "3000"]
+    ran, strict = shell(*words), shell(*words, "--strict", "--format", "json")
+
+    assert (0, "verdict       conforms") == (ran.code, ran.out.splitlines()[-1])
+    assert re.search(r"promised      \d+ requirements and \d+ witnesses in 3,0\d\d steps, all met", ran.out)
+    assert (4, "inconclusive") == (strict.code, strict.json["verdict"])
+    assert strict.json["witnesses"]["total"] == strict.json["witnesses"]["promised"]
+    assert [] == [name for name in strict.json["witnesses"]["missing"] if "STATE" in name]
 
 
 def test_a_budget_in_steps_is_kept(shell: Shell) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from hicache_ref.faults import FAULTS
 from hicache_ref.requirements import REQUIREMENTS
+from hicache_ref.requirements.reach import TRAITS
 from hicache_ref.requirements.registry import ALWAYS, EVENTUALLY, FACT, STEP, WITNESS
 from hicache_ref.storage.conformance import RULES as STORE_RULES
 from hicache_ref.vocabulary.operations import OPERATION_TYPES
@@ -119,16 +120,15 @@ def test_the_catalogue_is_in_order() -> None:
     places = [(each.area, each.id) for each in REQUIREMENTS.values()]
     areas = list(dict.fromkeys(area for area, _ in places))
     conditions = {name for each in REQUIREMENTS.values() for when in each.when for name in when}
-    wanted = {
-        operation
-        for each in REQUIREMENTS.values()
-        for when in each.when
-        for operation in when.get("operations", ())
-    }  # fmt: skip
+    operations, traits = (
+        {word for each in REQUIREMENTS.values() for when in each.when for word in when.get(name, ())}
+        for name in ("operations", "traits")
+    )
 
     assert sorted(places, key=lambda place: (areas.index(place[0]), place[1])) == places
-    assert conditions <= Rules.model_fields.keys() | {"operations"}
-    assert wanted <= OPERATION_TYPES.keys()
+    assert conditions <= Rules.model_fields.keys() | {"operations", "traits"}
+    assert operations <= OPERATION_TYPES.keys()
+    assert TRAITS.keys() == traits
 
 
 def test_implications_have_an_end() -> None:

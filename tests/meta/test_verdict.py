@@ -1,6 +1,7 @@
 """The verdict: green needs everything that could have been met, and says what could not be."""
 
 from collections import Counter
+from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -12,26 +13,39 @@ from hicache_ref.adapters.reference import ReferenceAdapter
 from hicache_ref.oracle.campaign import Divergence, Outlook
 from hicache_ref.oracle.verdict import EXIT_CODES, CheckReport, DivergenceLine, check_report
 from hicache_ref.requirements import REQUIREMENTS
+from hicache_ref.requirements.catalogue import COMMON
+from hicache_ref.requirements.reach import reach_of
 from hicache_ref.search.finding import Finding
 from hicache_ref.vocabulary.adapter import Description
 from hicache_ref.vocabulary.observation import Level
-from hicache_ref.vocabulary.profile import RULES, Profile
+from hicache_ref.vocabulary.profile import RULES, Profile, profile_named
 
 ALL = ReferenceAdapter().describe()
 NEW = DivergenceLine(requirement="HC-PAGE-01", operation="insert", trace="x.jsonl", length=3, known=None)
 KNOWN = NEW.model_copy(update={"trace": None, "known": "K-1"})
 
 
-def outlook(**changes: Any) -> Outlook:
-    """A run in which everything was met, under all presets of rules, but for the changes."""
+LONG = max(each.within for each in REQUIREMENTS.values())
+"""Steps that promise everything."""
+
+PROFILES = [Profile(rules=rules, state=state, draft=True) for rules in RULES.values() for state in (True, False)]
+
+
+def outlook(profiles: Sequence[Profile] = PROFILES, described: Description = ALL, **changes: Any) -> Outlook:
+    """A long run in which everything was met, under all presets of rules, but for the changes."""
     everything = Counter(dict.fromkeys(REQUIREMENTS, 1))
-    return Outlook(**{"steps": 9, "tally": everything, "reached": everything, "rules": list(RULES.values()), **changes})
+    reaches = {reach_of(profile, described) for profile in profiles}
+    return Outlook(**{"steps": LONG, "tally": everything, "reached": everything, "reaches": reaches, **changes})
 
 
-def verdict(description: Description = ALL, seen: Outlook | None = None, *lines: DivergenceLine,
-            wanted: frozenset[str] = frozenset(), level: Level = "tree") -> CheckReport:  # fmt: skip
+def verdict(
+    description: Description = ALL, seen: Outlook | None = None, *lines: DivergenceLine,
+    wanted: frozenset[str] = frozenset(), level: Level = "tree", strict: bool = False,
+) -> CheckReport:  # fmt: skip
     """The verdict on a run, by default on one in which everything was met."""
-    return check_report(description, seen or outlook(), lines, profile="p", level=level, seed=0, wanted=wanted)
+    return check_report(
+        description, seen or outlook(), lines, profile="p", level=level, seed=0, wanted=wanted, strict=strict
+    )
 
 
 def without(*names: str) -> Counter[str]:
@@ -58,9 +72,9 @@ def test_what_was_not_met_is_named() -> None:
     report = verdict(ALL, seen)
 
     assert "inconclusive" == report.verdict
-    assert ("HC-LOCK-01",) == report.requirements.not_exercised
+    assert ("HC-LOCK-01",) == report.requirements.not_exercised == report.requirements.owed
     assert report.requirements.exercised == report.requirements.observable - 1
-    assert ("HC-PAGE-50",) == report.witnesses.missing
+    assert ("HC-PAGE-50",) == report.witnesses.missing == report.witnesses.owed
     assert report.witnesses.reached == report.witnesses.total - 1
 
 
@@ -78,32 +92,85 @@ def test_what_was_not_met_is_named() -> None:
 )
 def test_what_cannot_be_met_is_not_missed(name: str, changes: dict[str, Any]) -> None:
     """Goal: an adapter is not blamed for what it says it lacks. Method: an unmet requirement, with and without that."""
-    seen = outlook(tally=without(name), steps=0) if name == "HC-EVENT-06" else outlook(tally=without(name))
     description = ALL.model_copy(update=changes)
+    steps = 0 if name == "HC-EVENT-06" else LONG
+    whole = verdict(ALL, outlook(tally=without(name), steps=steps))
+    part = verdict(description, outlook(described=description, tally=without(name), steps=steps))
 
-    assert name in verdict(ALL, seen).requirements.not_exercised
-    assert name not in verdict(description, seen).requirements.not_exercised
-    assert verdict(ALL, seen).requirements.observable > verdict(description, seen).requirements.observable
+    assert name in whole.requirements.not_exercised
+    assert name not in part.requirements.not_exercised
+    assert whole.requirements.observable > part.requirements.observable
 
 
 @pytest.mark.parametrize(
-    ("name", "able"), [("HC-LIFE-56", "attach_failures"), ("HC-LIFE-57", "forces"), ("HC-PREF-73", "peers")]
+    ("name", "changes"),
+    [
+        ("HC-LIFE-56", {"attach_failures": ()}),
+        ("HC-LIFE-57", {"forces": False}),
+        ("HC-PREF-73", {"peers": False}),
+        ("HC-TREE-54", {"namespaces": False}),
+        ("HC-HASH-02", {"namespaces": False}),
+        ("HC-HASH-50", {"namespaces": False}),
+    ],
 )
-def test_what_it_is_not_able_to_is_not_missed(name: str, able: str) -> None:
-    """Goal: a witness needs more than operations. Method: one that was not met, with the ability and without."""
-    seen = outlook(reached=without(name))
-    description = ALL.model_copy(update={"peers": True, "forces": True, "attach_failures": ("store",)})
+def test_what_it_is_not_able_to_is_not_missed(name: str, changes: dict[str, Any]) -> None:
+    """Goal: to meet a thing needs more than operations. Method: one not met, with the adapter's ability and without."""
+    few = ALL.model_copy(update=changes)
+    whole, part = (
+        verdict(each, outlook(described=each, tally=without(name), reached=without(name))) for each in (ALL, few)
+    )
 
-    assert name in verdict(description, seen).witnesses.missing
-    assert name not in verdict(description.model_copy(update={able: ()}), seen).witnesses.missing
+    assert (name,) == whole.witnesses.owed + whole.requirements.owed
+    assert () == part.witnesses.owed + part.requirements.owed
+    assert "conforms" == part.verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "profile"),
+    [
+        ("HC-STATE-50", Profile(draft=True)),
+        ("HC-STATE-16", Profile(draft=True)),
+        ("HC-DRAFT-50", Profile(state=True)),
+        ("HC-DRAFT-05", Profile(state=True)),
+        ("HC-PREF-64", Profile(rules=RULES["sglang-0.5.9"], state=True, draft=True)),
+        ("HC-EVICT-53", profile_named("small").model_copy(update={"state": True, "draft": True})),
+    ],
+)
+def test_what_the_profile_cannot_lead_to_is_not_missed(name: str, profile: Profile) -> None:
+    """Goal: states, drafts, prefetches, full pools need a profile that has them. Method: one not met, with others."""
+    unmet = {"tally": without(name), "reached": without(name)}
+    whole, part = verdict(ALL, outlook(**unmet)), verdict(ALL, outlook([profile], **unmet))
+
+    assert (name,) == whole.witnesses.owed + whole.requirements.owed
+    assert () == part.witnesses.missing + part.requirements.not_exercised
+    assert "conforms" == part.verdict
 
 
 def test_what_the_rules_walked_cannot_meet_is_not_missed() -> None:
     """Goal: witnesses of rules that were not walked do not count. Method: one rule set against all."""
-    few = verdict(ALL, outlook(rules=[RULES["sglang-0.5.9"]]))
+    few = verdict(ALL, outlook([Profile(rules=RULES["sglang-0.5.9"])]))
 
     assert few.witnesses.total < verdict().witnesses.total
     assert "conforms" == few.verdict
+
+
+def test_a_budget_promises_what_so_many_steps_meet() -> None:
+    """Goal: no run waits for what it is too short for. Method: rare and common ones unmet, few steps and many.
+
+    A run that promises nothing conforms only if all was met; a strict one promises all.
+    """
+    rare = max(REQUIREMENTS.values(), key=lambda each: (each.kind == "sometimes", each.within)).id
+    seen = outlook(steps=COMMON, reached=without(rare))
+    short = verdict(ALL, seen)
+
+    assert ("conforms", (rare,), ()) == (short.verdict, short.witnesses.missing, short.witnesses.owed)
+    assert 0 < short.witnesses.promised < short.witnesses.total
+    assert "inconclusive" == verdict(ALL, seen, strict=True).verdict
+    assert "inconclusive" == verdict(ALL, outlook(steps=LONG, reached=without(rare))).verdict
+    assert "inconclusive" == verdict(ALL, outlook(steps=COMMON, tally=without("HC-PAGE-01"))).verdict
+    few = verdict(ALL, outlook(steps=10, reached=without(rare)))
+    assert ("inconclusive", 0, 0) == (few.verdict, few.requirements.promised, few.witnesses.promised)
+    assert "conforms" == verdict(ALL, outlook(steps=10)).verdict
 
 
 def test_only_the_wanted_count() -> None:

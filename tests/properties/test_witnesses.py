@@ -5,6 +5,7 @@ from itertools import count, cycle
 
 from hicache_ref.model.chooser import DrawnChooser
 from hicache_ref.requirements import REQUIREMENTS
+from hicache_ref.requirements.reach import TRAITS, Reach
 from hicache_ref.search.stepping import ModelStepper
 from hicache_ref.search.walk import Plan, Walk, draw_profile
 from hicache_ref.vocabulary.operations import OPERATION_TYPES
@@ -33,12 +34,14 @@ def test_walks_reach_every_witness() -> None:
 
 def test_conditions_say_where_a_rule_can_be_met() -> None:
     """Goal: only what can be missing counts as missing. Method: conditions with one and with several alternatives."""
-    everything = frozenset(OPERATION_TYPES)
     staged = REQUIREMENTS["HC-EVICT-51"]
+    every = frozenset(OPERATION_TYPES)
 
-    assert staged.applies(Rules(write_policy="write_back"), frozenset())
-    assert staged.applies(Rules(), everything)
-    assert not staged.applies(Rules(), everything - {"set_write_policy"})
-    assert not staged.applies(Rules(write_policy="write_back", write_back_copy="blocking"), everything)
-    assert REQUIREMENTS["HC-PAGE-01"].applies(Rules(), frozenset())
-    assert not REQUIREMENTS["HC-LOAD-02"].applies(Rules(), everything - {"load_back"})
+    assert staged.applies(Reach(Rules(write_policy="write_back"), frozenset(), frozenset()))
+    assert staged.applies(Reach(Rules(), every, frozenset()))
+    assert not staged.applies(Reach(Rules(), every - {"set_write_policy"}, frozenset(TRAITS)))
+    assert not staged.applies(Reach(Rules(write_policy="write_back", write_back_copy="blocking"), every, frozenset()))
+    assert REQUIREMENTS["HC-PAGE-01"].applies(Reach(Rules(), frozenset(), frozenset()))
+    assert not REQUIREMENTS["HC-LOAD-02"].applies(Reach(Rules(), every - {"load_back"}, frozenset(TRAITS)))
+    assert REQUIREMENTS["HC-TREE-54"].applies(Reach(Rules(), every, frozenset({"namespaces"})))
+    assert not REQUIREMENTS["HC-TREE-54"].applies(Reach(Rules(), every, frozenset(TRAITS) - {"namespaces"}))
