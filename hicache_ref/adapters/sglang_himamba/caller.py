@@ -63,6 +63,7 @@ class HybridCaller(HybridObserver):
             last_host_node=key_of(found.last_host_node),
             best=self._best_of(found, op.key, reach),
             branching=branching if branching > reach else 0,
+            state_host_hit=getattr(found, "mamba_host_hit_length", None),
         )
 
     def _kv_hit(self, found: Any) -> int:
@@ -107,9 +108,9 @@ class HybridCaller(HybridObserver):
         while node.parent is not None and node.value is None:
             node = node.parent
         node = self._device_end(node) if op.at == "device" else node
-        self.engine.cache.inc_lock_ref(node)
+        locked = self.engine.cache.inc_lock_ref(node)
         self.books.receipts[op.receipt] = node
-        return Done()
+        return Done(evictable=self.engine.pages_grown(locked))
 
     # -- requests ---------------------------------------------------------------------------------------------------
 

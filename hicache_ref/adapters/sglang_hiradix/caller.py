@@ -131,16 +131,16 @@ class Caller:
         node = self.node_at(op.key) if op.at == "node" else self.engine.match(op.key).last_device_node
         if node is None:
             return Invalid(why=f"no node ends at {op.key}")
-        self.engine.cache.inc_lock_ref(node)
+        locked = self.engine.cache.inc_lock_ref(node)
         self.books.receipts[op.receipt] = node
-        return Done()
+        return Done(evictable=self.engine.pages_grown(locked))
 
     def on_unlock(self, op: ops.Unlock) -> Done | Invalid:
         """The cache has undone one lock of the receipt's node."""
         if op.receipt not in self.books.receipts:
             return Invalid(why=f"no receipt {op.receipt}")
-        self.engine.cache.dec_lock_ref(self.books.receipts.pop(op.receipt))
-        return Done()
+        unlocked = self.engine.cache.dec_lock_ref(self.books.receipts.pop(op.receipt))
+        return Done(evictable=self.engine.pages_grown(unlocked))
 
     # -- requests ---------------------------------------------------------------------------------------------------
 

@@ -246,6 +246,11 @@ class Engine:
         """Tokens that the cache counts as evictable."""
         return int(self.cache.evictable_size())
 
+    def pages_grown(self, answer: Any) -> int | None:
+        """By how many pages a lock or an unlock says that what can be evicted grew; None where it says nothing."""
+        tokens = getattr(answer, "delta", answer)
+        return None if tokens is None else int(tokens) // self.page_size
+
     def protected(self) -> int:
         """Tokens that the cache counts as locked."""
         return int(self.cache.protected_size())

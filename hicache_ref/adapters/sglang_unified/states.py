@@ -63,9 +63,9 @@ class StateCaller(ObservedCaller):
     # -- match, requests --------------------------------------------------------------------------------------------
 
     def on_match_prefix(self, op: MatchPrefix) -> Matched:
-        """As with full attention alone; a branching length is told where there is one."""
+        """As with full attention alone; with a branching length, and whether the state has to come from host."""
         matched = super().on_match_prefix(op)
-        return matched.model_copy(update={"branching": self.branching})
+        return matched.model_copy(update={"branching": self.branching, "state_host_hit": self.state_host_hit})
 
     def on_lock(self, op: Lock) -> Done | Invalid:
         """As below; an end whose state is on host alone is pinned there too, as upstream's prefetch pins it."""
@@ -87,6 +87,7 @@ class StateCaller(ObservedCaller):
         """As below."""
         found = super().match(key)
         self.branching = found.mamba_branching_seqlen or 0
+        self.state_host_hit = int(found.mamba_host_hit_length)
         return found
 
     def on_take_pages(self, op: TakePages) -> Took | Refused | Invalid:
