@@ -56,6 +56,9 @@ class Sweep:
         self.protected: set[NodeId] = set()
         """Nodes that the eviction has backed up itself, where the rule write_back_protects says so."""
 
+        self.perhaps_protected: set[NodeId] = set()
+        """Those that were, until a victim was dropped or left later: which of the two it was does not show."""
+
         self.free_host = len(before.host.free)
         self.free_host_states = len(before.states[1].free) if before.states else 0
         self.tried: set[NodeId] = set()
@@ -220,7 +223,7 @@ class Sweep:
         below = [self._reclaimable(child) for child in self.children.get(number, ())]
         total = sum([count for _, count in below])
         host_only = number in self.on_host and number not in self.resident and number in self.settled
-        host_only = host_only and number not in self.pins | self.protected
+        host_only = host_only and number not in self.pins | self.protected | self.perhaps_protected
         if not host_only or self.locks[number] or number in self.unsure or not all(gone for gone, _ in below):
             return False, total
         return True, total + len(self.row[number].key)
@@ -240,6 +243,7 @@ class Sweep:
             number
             for number in self.on_host - self.resident - self.unsure - self.pins - self.protected
             if not self.locks[number] and not self.children.get(number) and number in self.settled
+            if number not in self.perhaps_protected
         }
 
     def _is_maybe_host_leaf(self, number: NodeId) -> bool:
@@ -269,7 +273,7 @@ class Sweep:
         elif now is not None and now.device is not None:
             self.tried.add(number)
             self.states[STATE_DEVICE] -= {number} if now.device_state is None else set()
-            self.protected.clear()
+            self._protect_no_more()
         elif self._was_copied(row):
             if now is None:
                 self.lost_ends.update({number} & self.on_host)
@@ -289,13 +293,19 @@ class Sweep:
             if now is None and (KV_HOST, row.hashes[-1]) not in self.change.what.victims:
                 self._doubt(number)
                 self._doubt_above(row.parent)
+                self.perhaps_protected |= self.protected
+                self.protected.clear()
                 self.lost_ends.update({number} if late else ())
         elif number in self.on_host and self.children.get(number):
             self._leave_device(number)
         else:
-            self.protected.clear()
+            self._protect_no_more()
             self.lost_ends.update({number} & self.on_host)
             self._remove(number)
+
+    def _protect_no_more(self) -> None:
+        self.protected.clear()
+        self.perhaps_protected.clear()
 
     def _leave_device(self, number: NodeId) -> None:
         self.resident.discard(number)
