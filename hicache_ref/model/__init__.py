@@ -17,7 +17,6 @@ from hicache_ref.vocabulary.ids import PageHash, PoolName
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.outcomes import (
-    Audited,
     Done,
     Evicted,
     Inserted,
@@ -82,7 +81,6 @@ _ANSWERS_OF_A_DISABLED_CACHE: dict[str, Outcome] = {
     "abort": Done(),
     "attach": Refused(why="disabled"),
     "set_write_policy": Done(),
-    "audit": Audited(),
 }
 
 __all__ = ["Model", "ModelFault", "State", "Step", "clone", "dump", "fresh", "load"]
