@@ -69,6 +69,7 @@ class ReferenceAdapter:
             attach_failures=ATTACH_FAILURES,
             attach_policies=True,
             forces=True,
+            disabled=True,
         )
 
     def reset(self, profile: Profile) -> None:

@@ -88,7 +88,9 @@ def hunt(
         if taken >= end or tries == 0:
             break
         rng = random.Random(f"{seed}/{index}")
-        profile = _with_rules(draw_profile(rng, base, hybrid="always" if state else "never"), rules or {})
+        profile = _with_rules(
+            draw_profile(rng, base, hybrid="always" if state else "never", disabled=True), rules or {}
+        )
         stepper = opening(profile, DrawnChooser(random.Random(f"{seed}/{index}/choices")))
         plan = Plan(steps=min(WALK_STEPS, end - taken), without_storage=without_storage)
         walk = Walk(stepper, rng, plan, swarm=index % 2 == 1)

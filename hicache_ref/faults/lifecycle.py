@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 from hicache_ref.faults.catalogue import OWN, PAGES_FIRST, plant, plant_in_storage
-from hicache_ref.model import Model
+from hicache_ref.model import Model, Step
+from hicache_ref.model.chooser import POLICY, Chooser
 from hicache_ref.model.records import BackupWriting, PrefetchEnded, PrefetchReading, Record
 from hicache_ref.vocabulary.ids import KV_HOST
-from hicache_ref.vocabulary.operations import Attach, Audit, ClearStorage, Detach, Poll, Reset
+from hicache_ref.vocabulary.operations import Attach, Audit, ClearStorage, Detach, Insert, Operation, Poll, Reset
 from hicache_ref.vocabulary.outcomes import Audited, Done, Polled, Refused
 
 
@@ -25,10 +26,7 @@ class ResetDoesNotWait(Model):
         return super().on_reset(op)
 
 
-@plant(
-    "reset-refused-at-rest", "K11", OWN, expected="HC-CONF-02",
-    lockstep_only="no requirement says that a reset succeeds where nothing pends",
-)  # fmt: skip
+@plant("reset-refused-at-rest", "K11", OWN, expected="HC-LIFE-06")
 class ResetRefusedAtRest(Model):
     """A reset is refused while somebody holds a receipt, although nothing runs."""
 
@@ -337,4 +335,18 @@ class ClearStillBelieves(Model):
         believed = set(self.storage.believed)
         told = super().on_clear_storage(op)
         self.storage.believed = believed
+        return told
+
+
+@plant("switched-off-still-caches", "K1", OWN, expected="HC-CONF-11")
+class SwitchedOffStillCaches(Model):
+    """A cache that is switched off keeps what is inserted, and never evicts it."""
+
+    def step(self, op: Operation, choose: Chooser = POLICY) -> Step:
+        """An insert has not heard of the switch."""
+        profile = self.profile
+        if isinstance(op, Insert):
+            self.profile = profile.model_copy(update={"enabled": True})
+        told = super().step(op, choose)
+        self.profile = profile
         return told

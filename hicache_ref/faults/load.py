@@ -63,6 +63,20 @@ class QuotaIgnored(Model):
         return super().on_load_back(op.model_copy(update={"quota": None}))
 
 
+@plant("load-threshold-in-whole-pages", "K10", OWN, expected="HC-LOAD-04")
+class LoadThresholdInWholePages(Model):
+    """A threshold in tokens is taken for the whole pages that fit into it, so that shorter loads are submitted."""
+
+    def on_load_back(self, op: LoadBack) -> Submitted | Refused:
+        """What is left of the threshold beyond whole pages does not count."""
+        profile, sizes = self.profile, self.profile.sizes
+        whole = sizes.load_back_threshold - sizes.load_back_threshold % sizes.page_size
+        self.profile = profile.model_copy(update={"sizes": sizes.model_copy(update={"load_back_threshold": whole})})
+        told = super().on_load_back(op)
+        self.profile = profile
+        return told
+
+
 @plant("load-of-the-end-alone", "K5", OWN, expected=("HC-TREE-06", "HC-EVICT-08"))
 class LoadOfTheEndAlone(Model):
     """A load brings back the node at the key's end, and nothing above it."""

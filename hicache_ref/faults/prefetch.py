@@ -3,13 +3,15 @@
 import sys
 
 from hicache_ref.faults.catalogue import OWN, PAGES_FIRST, plant_in_storage
-from hicache_ref.model import Model
+from hicache_ref.model import Model, Step
+from hicache_ref.model.chooser import POLICY, Chooser
 from hicache_ref.model.records import Prefetch, PrefetchEnded, PrefetchQueued, PrefetchReading
 from hicache_ref.model.state import Node
 from hicache_ref.model.tree import Found
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.effects import StorageRead
 from hicache_ref.vocabulary.ids import KV, KV_HOST, ROOT, NodeId, PageHash, Pages
+from hicache_ref.vocabulary.operations import Operation
 from hicache_ref.vocabulary.outcomes import Done, Prefetching, Refused
 
 # -- what is asked for ------------------------------------------------------------------------------------------------
@@ -85,6 +87,15 @@ class ThresholdIgnored(Model):
     def _refuses(self, op: ops.Prefetch, wanted: int, anchor: Node) -> Refused | None:
         """Any page counts for as many as are wanted."""
         return super()._refuses(op, max(wanted, self.prefetch_threshold()) if wanted else 0, anchor)
+
+
+@plant_in_storage("threshold-in-whole-pages", "K10", OWN, expected=("HC-PREF-15", "HC-PREF-08"))
+class ThresholdInWholePages(Model):
+    """A threshold in tokens is taken for the whole pages that fit into it, so that shorter prefetches are begun."""
+
+    def prefetch_threshold(self) -> int:
+        """Rounded down."""
+        return max(1, self.storage.settings.prefetch_threshold // self.profile.sizes.page_size)
 
 
 @plant_in_storage("refused-prefetch-counts", "K10", OWN, expected=("HC-PREF-09", "HC-CONF-10"), rules=PAGES_FIRST)
@@ -244,6 +255,19 @@ class ReadBringsAnotherPage(Model):
         for page in pages[-1:]:
             pool.stamp[page] = pool.stamp[pages[0]]
         return told
+
+
+@plant_in_storage("report-of-too-much-taken", "K12", OWN, expected="HC-PREF-17")
+class ReportOfTooMuchTaken(Model):
+    """A worker that claims a page more than its batch has is believed as far as the batch goes."""
+
+    def step(self, op: Operation, choose: Chooser = POLICY) -> Step:
+        """The claim is cut, where it should be refused."""
+        record = self.storage.records.get(op.id) if isinstance(op, ops.ReadDone) else None
+        if isinstance(op, ops.ReadDone) and isinstance(record, PrefetchReading):
+            most = min(self.profile.sizes.storage_batch, len(record.pages) - record.done)
+            op = op.model_copy(update={"pages": min(op.pages, most)})
+        return super().step(op, choose)
 
 
 @plant_in_storage("vanished-page-counts", "K6", "LM-4405", expected="HC-PREF-06")

@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 from hicache_ref.faults.catalogue import BLOCKING, OWN, STAGED, plant
-from hicache_ref.model import Model
+from hicache_ref.model import Model, Step
+from hicache_ref.model.chooser import POLICY, Chooser
 from hicache_ref.model.copies import Refs
 from hicache_ref.model.state import Direction, Node, PageRef, Part, Pass, Ticket
 from hicache_ref.vocabulary.effects import CopyPart, CopyToDevice
 from hicache_ref.vocabulary.ids import KV_HOST
-from hicache_ref.vocabulary.operations import CopyDone
+from hicache_ref.vocabulary.operations import CopyDone, CopyFailed, Operation
 from hicache_ref.vocabulary.outcomes import Invalid
 
 
@@ -217,3 +218,15 @@ class IdUsedAsPosition(Model):
     def _move_stamp(self, source: PageRef, target: PageRef) -> None:
         """The number is kept, the pool changes."""
         super()._move_stamp(source, (target[0], source[1]))
+
+
+@plant("failure-behind-the-end-taken", "K12", OWN, expected="HC-XFER-04")
+class FailureBehindTheEndTaken(Model):
+    """A failure of a part that a copy does not have is taken for the end of the whole copy, done well."""
+
+    def step(self, op: Operation, choose: Chooser = POLICY) -> Step:
+        """No part failed."""
+        ticket = self.state.tickets.get(op.ticket) if isinstance(op, CopyFailed) else None
+        if isinstance(op, CopyFailed) and ticket is not None and op.first_failed >= len(ticket.parts):
+            return super().step(CopyDone(ticket=op.ticket), choose)
+        return super().step(op, choose)

@@ -216,6 +216,7 @@ class Campaign:
             bigram=self.description.bigram,
             draft=self.description.draft,
             hybrid=self.description.hybrid,
+            disabled=self.description.disabled,
         )
 
     def _walk(self, index: int, budget: Budget) -> None:

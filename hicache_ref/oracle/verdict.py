@@ -84,7 +84,7 @@ class CheckReport(Frozen):
 
 def is_observable(requirement: Requirement, description: Description, outlook: Outlook) -> bool:
     """Whether the run could have judged it on the implementation itself, not on what its adapter adds."""
-    if requirement.by == "test" or (requirement.id == ON_INVALID and description.invalid != "refuses"):
+    if requirement.id == ON_INVALID and description.invalid != "refuses":
         return False
     if requirement.id in description.ours or requirement.id in description.unobservable:
         return False

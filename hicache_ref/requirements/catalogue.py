@@ -15,7 +15,7 @@ from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.observation import Level
 
 Kind = Literal["always", "step", "sometimes", "eventually"]
-By = Literal["state", "oracle", "test", "storage"]
+By = Literal["state", "oracle", "storage"]
 
 COMMON = 3_000
 """`within` of what comes up all the time."""
@@ -32,8 +32,7 @@ class Requirement(Frozen):
     """What an implementation has to show for the rule to be judged."""
 
     by: By = "state"
-    """What judges it: states alone, only an oracle that compares, states of a run that is set up for it, or trying a
-    store (`hicache-ref storage check`)."""
+    """What judges it: states alone, only an oracle that compares, or trying a store (`hicache-ref storage check`)."""
 
     since: str | None = None
     until: str | None = None

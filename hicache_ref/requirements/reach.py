@@ -25,6 +25,7 @@ CROWDED = 8
 TRAITS: dict[str, Callable[[Profile, Description], bool]] = {
     "attach_failures": lambda profile, described: bool(described.attach_failures),
     "crowded": lambda profile, described: profile.sizes.device_pages <= CROWDED,
+    "disabled": lambda profile, described: not profile.enabled,
     "draft": lambda profile, described: profile.draft,
     "forces": lambda profile, described: described.forces,
     "namespaces": lambda profile, described: described.namespaces,
@@ -39,12 +40,15 @@ _OF_PREFETCHES = frozenset({"prefetch", "query_done", "read_done"})
 def reach_of(profile: Profile, described: Description) -> Reach:
     """What a walk under the profile can reach on such an implementation.
 
-    A model without states has no operation of theirs, and where the sizes leave no room for a prefetch none begins.
+    A model without states has no operation of theirs, where the sizes leave no room for a prefetch none begins, and a
+    cache that is switched off does nothing.
     """
     operations = described.operations
     if not profile.state:
         operations -= STATE_OPERATIONS
     if profile.prefetch_capacity <= 0:
         operations -= _OF_PREFETCHES
+    if not profile.enabled:
+        operations = frozenset()
     traits = frozenset(name for name, holds in TRAITS.items() if holds(profile, described))
     return Reach(profile.rules, operations, traits)

@@ -98,11 +98,17 @@ def comes_after(change: Change[Operation, Outcome]) -> int:
 
 @step("HC-XFER-04", "copy_done", "copy_failed", "forward_done")
 def ends_after_its_sources(change: Change[CopyDone | CopyFailed | ForwardDone, Done]) -> int:
-    """What ends was live; if it ends well it was not doomed, and nothing that writes its sources was running."""
+    """What ends was live; if it ends well it was not doomed, and nothing that writes its sources was running.
+
+    A copy that fails has the part at which it does.
+    """
     op, before = change.op, change.before
     busy = before.busy[f"f:{op.rid}" if isinstance(op, ForwardDone) else op.ticket]
     if not busy.live:
         raise Broken.because(f"{busy.name} ended, and had ended before")
+    parts = len(before.tickets[op.ticket].parts) if isinstance(op, CopyFailed) else 0
+    if isinstance(op, CopyFailed) and not 0 <= op.first_failed < parts:
+        raise Broken.because(f"{busy.name} failed at part {op.first_failed}, and has {parts} parts")
     if (isinstance(op, CopyFailed) and not op.first_failed) or (isinstance(op, ForwardDone) and busy.doomed):
         return 0
     ahead = [

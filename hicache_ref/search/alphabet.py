@@ -15,6 +15,7 @@ from hicache_ref.search.storing import (
     progress,
     query_done,
     read_done,
+    reports_of_too_much,
     write_done,
     wrong_reports,
 )
@@ -248,8 +249,21 @@ _NEVER_VALID: tuple[Operation, ...] = (
 )
 
 
+CLAIMS_SHARE = 0.3
+"""How often an invalid call is a report of too much, where something runs that it can be about."""
+
+
+def too_much(d: Drawing) -> list[Operation]:
+    """Reports about what runs of more than it has: of copies a part that there is not, of storage work a page."""
+    running = [ticket for ticket in d.model.state.tickets.values() if ticket.good is None]
+    return [
+        *(ops.CopyFailed(ticket=each.id, first_failed=len(each.parts)) for each in running),
+        *reports_of_too_much(d),
+    ]
+
+
 def invalid(d: Drawing) -> Operation:
-    """A call that breaks a precondition: foreign names, double completions, empty keys, n of 0 or less."""
+    """A call that breaks a precondition: foreign names, double ends, empty keys, n below 1, reports of too much."""
     candidates: list[Operation] = [
         *_NEVER_VALID,
         ops.Insert(rid="nobody", key=d.key(), start=0),
@@ -261,5 +275,8 @@ def invalid(d: Drawing) -> Operation:
         *(ops.TakePages(rid=rid, n=1) for rid in d.model.state.requests),
         *wrong_reports(d),
     ]
+    claims = too_much(d)
+    if claims and d.rng.random() < CLAIMS_SHARE:
+        candidates = claims
     broken = [op for op in candidates if op.op in d.operations and d.model.requires(op)]
     return d.rng.choice(broken)

@@ -118,7 +118,7 @@ def attach(d: Drawing) -> Operation:
     """A backend is attached with settings of its own; now and then it is another one, or it fails."""
     settings = StorageSettings(
         prefetch_policy=d.rng.choice(PREFETCH_POLICIES),
-        prefetch_threshold=d.rng.choice((1, 1, 2)),
+        prefetch_threshold=d.rng.choice((1, 1, 2, 3)),
         prefetch_timeout_base=1.0,
         prefetch_timeout_per_ki_token=512.0,
         prefetch_timeout_max=d.rng.choice((None, 2.0)),
@@ -160,3 +160,16 @@ def wrong_reports(d: Drawing) -> list[Operation]:
         reports += [ops.WriteDone(id=name), ops.WriteDone(id=name, pages=99), ops.WriteDone(id=name, draft=1)]
         reports += [ops.ReadDone(id=name, state=True), ops.WriteDone(id=name, states=9)]
     return d.rng.sample(reports, 4)
+
+
+def reports_of_too_much(d: Drawing) -> list[Operation]:
+    """Reports about running storage work of one page more than it was asked for, and one draft page too many."""
+    reports: list[Operation] = []
+    for name, record in d.model.state.storage.records.items():
+        if record.stage == "queued":
+            reports.append(ops.QueryDone(id=name, hits=len(record.hashes) + 1))
+        if isinstance(record, PrefetchReading | BackupWriting):
+            kind = ops.ReadDone if isinstance(record, PrefetchReading) else ops.WriteDone
+            size = min(d.model.profile.sizes.storage_batch, len(record.pages) - record.done)
+            reports += [kind(id=name, pages=size + 1), kind(id=name, pages=size, draft=size + 1)]
+    return reports

@@ -38,6 +38,9 @@ MORE_HOST = 0.5
 
 SWARM_WEIGHTS = (0.1, 0.5, 1.0, 3.0)
 
+DISABLED_SHARE = 0.03
+"""Share of the profiles that switch the cache off, where an implementation can be switched off."""
+
 
 LEFT_OUT_MAX = 100
 """Steps that a walk may draw in vain while it settles."""
@@ -184,8 +187,14 @@ def draw_profile(
     bigram: bool = True,
     draft: bool = True,
     hybrid: Hybrid = "never",
+    disabled: bool = False,
 ) -> Profile:
-    """`base` with what its users configure drawn anew: write policy, threshold, eviction policy, sizes, key mode."""
+    """`base` with what its users configure drawn anew: write policy, threshold, eviction policy, sizes, key mode.
+
+    Thresholds in tokens need not be whole pages. Only with `disabled` may the profile switch the cache off.
+    """
+    if disabled and rng.random() < DISABLED_SHARE:
+        base = base.model_copy(update={"enabled": False})
     rules = base.rules.model_copy(
         update={
             "write_policy": rng.choice((*WRITE_POLICIES, "write_through", "write_back")),
@@ -203,7 +212,7 @@ def draw_profile(
             "device_pages": device,
             "host_pages": host,
             "page_size": rng.choice((1, 1, 1, *page_sizes)),
-            "load_back_threshold": rng.choice((0, 0, 0, 2)),
+            "load_back_threshold": rng.choice((0, 0, 0, 2, 3)),
         }
     )
     state = base.state or hybrid == "always" or (hybrid == "drawn" and rng.random() < 0.5)

@@ -75,6 +75,9 @@ class Description(Frozen):
     forces: bool = False
     """Whether a detach or a reset can end storage work that runs."""
 
+    disabled: bool = False
+    """Whether it can be made as a cache that is switched off."""
+
     events: bool = False
 
     @property

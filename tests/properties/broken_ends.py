@@ -56,6 +56,15 @@ def a_copy_ends_before_its_source_is_written() -> Told:
     return world, *world.seen(CopyDone(ticket="h:1"))
 
 
+@broken("HC-XFER-04")
+def a_copy_fails_at_a_part_that_it_does_not_have() -> Told:
+    world = World()
+    world.insert("1")
+    world.do(WriteBackup(key=key("1")))
+    step = world.unseen(CopyDone(ticket="h:1"))
+    return world, CopyFailed(ticket="h:1", first_failed=1), step
+
+
 def relied_on() -> World:
     """A load runs, a pass reads what it fills, and a copy of what the pass writes has ended inside an eviction."""
     world = World(write_back_copy="blocking")
