@@ -6,8 +6,7 @@ from hicache_ref.faults.catalogue import OWN, plant_in_hybrid
 from hicache_ref.model import Model
 from hicache_ref.model.locks import LockRules, Pins
 from hicache_ref.model.state import Node
-from hicache_ref.vocabulary.ids import KV, ROOT, STATE_DEVICE, STATE_HOST, NodeId, PoolName
-from hicache_ref.vocabulary.outcomes import Evicted
+from hicache_ref.vocabulary.ids import KV, STATE, STATE_DEVICE, STATE_HOST, NodeId, PoolName
 
 # -- tombstones -----------------------------------------------------------------------------------------------------
 
@@ -104,7 +103,7 @@ class TombstoneLosesHostState(Model):
 
 
 @plant_in_hybrid(
-    "locked-leaf-loses-state-and-kv", "K15", "D8b", expected=("HC-LOCK-03", "HC-STATE-09"),
+    "locked-leaf-loses-state-and-kv", "K15", "D8b", expected="HC-LOCK-03",
     rules={"lock_state": "there"},
 )  # fmt: skip
 class LockedLeafLosesStateAndKv(Model):
@@ -113,18 +112,9 @@ class LockedLeafLosesStateAndKv(Model):
     SGLang's hybrid cache meets a leaf with a lock in the list of unlocked states, and an assertion fails.
     """
 
-    def evict_state(self, count: int) -> Evicted:
+    def _goes_with_kv(self, node: Node) -> bool:
         """Only children make a difference."""
-        tally = self.tally(STATE_DEVICE)
-        for node in self._state_victims(STATE_DEVICE):
-            if node.children:
-                self.drop_state(node, STATE_DEVICE)
-            else:
-                self.evict_device_leaf(node)
-            if tally.given() >= count:
-                break
-        self.protect_no_more()
-        return tally.end()
+        return not node.children
 
 
 @plant_in_hybrid("state-eviction-stops-early", "K11", OWN, expected="HC-STATE-09")
@@ -172,8 +162,11 @@ class LockedStateEvicted(Model):
     """The state of a node is evicted while a lock holds it."""
 
     def may_lose_state(self, node: Node, pool_name: PoolName) -> bool:
-        """Locks do not count."""
-        return node.id != ROOT and pool_name in node.at
+        """Locks do not count, all else does."""
+        locks, node.locks[STATE] = node.locks[STATE], 0
+        may = super().may_lose_state(node, pool_name)
+        node.locks[STATE] = locks
+        return may
 
 
 @plant_in_hybrid("kv-goes-state-stays", "K4", OWN, expected=("HC-STATE-01", "HC-CONF-01"))
