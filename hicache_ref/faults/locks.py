@@ -147,6 +147,18 @@ class UnlockTellsTheWholePath(Model):
         return super().on_unlock(op).model_copy(update={"evictable": pages})
 
 
+@plant("lock-without-split", "K3", OWN, expected="HC-LOCK-02")
+class LockWithoutSplit(Model):
+    """A lock whose key ends inside a node pins all of that node, also what the key does not have."""
+
+    def on_lock(self, op: Lock) -> Done:
+        """Such a node is taken for the end of the key."""
+        found = self.look(self.pages(op.key), op.key.extra)
+        if op.at == "node" or not found.inside:
+            return super().on_lock(op)
+        return super().on_lock(op.model_copy(update={"key": self.key_of(found.node)}))
+
+
 @plant("lock-pins-only-the-end", "K3", OWN, expected=("HC-LOCK-04", "HC-BACKUP-03", "HC-LOAD-05"))
 class LockPinsOnlyTheEnd(Model):
     """A lock pins the node at its end and nothing above it, so that the path is evicted from above."""

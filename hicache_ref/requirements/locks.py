@@ -105,6 +105,8 @@ def _names_the_path(change: Change[Any, Done], names: list[NodeId]) -> None:
     if change.op.at != "node":
         reach = ends(change.after, change.hashes)
         found = found[: reach.device if change.op.at == "device" else reach.best]
+        if found and found[-1][1] + 1 < len(found[-1][0].hashes):
+            raise Broken.because(f"{change.op.receipt} pins node {found[-1][0].id}, which goes on where the match ends")
     path = list(change.after.up(found[-1][0])) if found else []
     if change.op.at == "device" or change.after.rules.lock_evicted == "skip":
         path = [row for row in path if row.device is not None]

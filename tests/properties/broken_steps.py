@@ -154,6 +154,13 @@ def a_second_lock_tells_what_the_first_has_pinned() -> Told:
     return world, op, told(step, evictable=-2)
 
 
+@broken("HC-LOCK-02")
+def a_lock_pins_a_node_that_goes_on_where_the_match_ends() -> Told:
+    world = cached()
+    _, step = world.seen(Lock(receipt="l", key=key("12")))
+    return world, Lock(receipt="l", key=key("1")), step
+
+
 @broken("HC-LOCK-03", "HC-XFER-12", "HC-EVENT-01")
 def a_locked_node_is_demoted_by_a_poll() -> Told:
     world = World()
