@@ -134,3 +134,14 @@ class LoadJoinsAnother(Model):
     def _is_being_loaded(self, node: Node) -> bool:
         """Never."""
         return False
+
+
+@plant_in_hybrid("load-wants-free-slots", "K11", OWN, expected="HC-LOAD-04")
+class LoadWantsFreeSlots(Model):
+    """A load is refused where too few state slots are free, although states could be evicted for it."""
+
+    def on_load_back(self, op: LoadBack) -> Submitted | Refused:
+        """Nothing is evicted for slots."""
+        if self.free_count(STATE_DEVICE) < 1 + (op.rid is not None):
+            return Refused(why="no state slot")
+        return super().on_load_back(op)

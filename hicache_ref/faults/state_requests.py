@@ -189,3 +189,14 @@ class InsertDropsLateState(Model):
             return super().attach_state(node, request)
         self.release(STATE_DEVICE, request.state)
         return False
+
+
+@plant_in_hybrid("request-wants-a-free-slot", "K11", OWN, expected="HC-EVICT-08")
+class RequestWantsAFreeSlot(Model):
+    """A request is refused where no state slot is free, although a state could be evicted for it."""
+
+    def on_take_pages(self, op: TakePages) -> Took | Refused:
+        """Nothing is evicted for a slot."""
+        if op.rid not in self.state.requests and not self.free_count(STATE_DEVICE):
+            return Refused(why="no state slot")
+        return super().on_take_pages(op)

@@ -5,6 +5,7 @@ from hicache_ref.requirements.leaves import device_leaves, host_leaves
 from hicache_ref.requirements.load import is_held_by_a_load
 from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, step
+from hicache_ref.requirements.room import Wanted, wanted_by
 from hicache_ref.requirements.rows import Row
 from hicache_ref.requirements.sweep import answered, is_droppable, sweep_of
 from hicache_ref.requirements.view import View
@@ -218,22 +219,19 @@ def no_more_than_needed(change: Making) -> int:
 def no_is_well_founded(change: Change[TakePages | LoadBack, Refused]) -> int:
     """Room is refused only where free and evictable pages are too few, or what was given up is still touched."""
     op, before, after, told = change.op, change.before, change.after, change.told
-    path: set[NodeId] = set()
-    if before.states and not _has_state_room(change):
-        return 0
+    wanted = wanted_by(change)
+    need, path = wanted.pages, wanted.path
     if isinstance(op, LoadBack):
-        found = before.cached(change.hashes)
-        path = {row.id for row, _ in found}
-        need = sum([row.device is None for row, _ in found])
-        gained = len(found) - ends(before, change.hashes).device
+        gained = len(change.before.cached(change.hashes)) - ends(before, change.hashes).device
         if gained * before.profile.sizes.page_size < before.profile.sizes.load_back_threshold:
             return 0
         if (op.quota is not None and need > op.quota) or is_held_by_a_load(before, change.hashes):
             return 0
-    else:
-        need = op.n
-        if op.prefix is not None:
-            path = {row.id for row, _ in before.cached(before.hashes_of(op.prefix))}
+    if before.states and not _has_state_room(wanted, change):
+        # Those of a load are judged with its limits (HC-LOAD-04).
+        if isinstance(op, TakePages) and not told.wait_for and wanted.could_be_had(before):
+            raise Broken.because(f"{wanted.slots} state slots are refused, which are free or could be evicted")
+        return int(isinstance(op, TakePages))
     evictable = sum([len(row.device or ()) for row in before.rows if not row.lock and row.id not in path])
     short = need - len(before.device.free)
     given_up = {page: after.device.touched[page] for page in after.device.unheld if page in after.device.touched}
@@ -249,14 +247,12 @@ def no_is_well_founded(change: Change[TakePages | LoadBack, Refused]) -> int:
     return 1
 
 
-def _has_state_room(change: Change[TakePages | LoadBack, Refused]) -> bool:
+def _has_state_room(wanted: Wanted, change: Change[TakePages | LoadBack, Refused]) -> bool:
     """Whether the state slots that the step asks for are free before and after, so that KV alone was short."""
-    op = change.op
-    wanted = 1 + (op.rid is not None) if isinstance(op, LoadBack) else int(op.rid not in change.before.requests)
-    return wanted <= min(len(change.before.states[0].free), len(change.after.states[0].free))
+    return wanted.slots <= min(len(change.before.states[0].free), len(change.after.states[0].free))
 
 
-def _keepers(view: View, path: set[NodeId]) -> set[str]:
+def _keepers(view: View, path: frozenset[NodeId]) -> set[str]:
     """The storage work that keeps leaves, but those of a path to be loaded, from being dropped by pinning below."""
     if not view.storage_pins:
         return set()

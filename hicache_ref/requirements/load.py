@@ -5,6 +5,7 @@ from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.locks import unpinned
 from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, always, step
+from hicache_ref.requirements.room import wanted_by
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import KV, PageHash
 from hicache_ref.vocabulary.operations import LoadBack
@@ -94,10 +95,12 @@ def limits(change: Change[LoadBack, Submitted | Refused]) -> int:
     refused = isinstance(change.told, Refused)
     if limited and not refused:
         raise Broken.because(f"a load of {need} pages was submitted against threshold, quota or rule")
-    states = 1 + (op.rid is not None) if before.states else 0
-    fits = need <= len(before.device.free) and (not states or states <= len(before.states[0].free))
-    if refused and not limited and fits:
-        raise Broken.because(f"a load of {need} pages was refused, {len(before.device.free)} device pages were free")
+    if isinstance(change.told, Refused) and not limited and not change.told.wait_for:
+        wanted = wanted_by(change)
+        if wanted.could_be_had(before):
+            raise Broken.because(
+                f"a load of {need} pages and {wanted.slots} states was refused, which were free or could be evicted"
+            )
     return 1
 
 

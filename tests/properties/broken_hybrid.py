@@ -20,6 +20,7 @@ from hicache_ref.vocabulary.operations import (
     TakePages,
     WriteBackup,
 )
+from hicache_ref.vocabulary.outcomes import Refused
 from tests.properties import broken_states
 from tests.properties.breaking import DEVICE, HOST, World, key, told
 from tests.properties.broken_states import backed_up
@@ -32,6 +33,26 @@ __all__ = ["STEPS"]
 def always(requirement: str, *falls: str):
     """The function makes a state in which this requirement is the weakest broken one."""
     return broken_states.broken(requirement, *falls)
+
+
+@broken("HC-LOAD-04")
+def a_load_is_refused_beside_a_state_that_could_go() -> Told:
+    world = hybrid()
+    world.do(WriteBackup(key=key("12")))
+    world.settle()
+    world.do(Evict(n=2))
+    for number, text in enumerate("3456"):
+        world.write(text, rid=f"r{number}")
+    world.do(Insert(rid="r0", key=key("3"), start=0))
+    return world, LoadBack(key=key("12")), Step(Refused(why="no state slot"))
+
+
+@broken("HC-EVICT-08")
+def a_request_is_refused_beside_a_state_that_could_go() -> Told:
+    world = hybrid()
+    for number, text in enumerate("345"):
+        world.write(text, rid=f"r{number}")
+    return world, TakePages(rid="q", n=1), Step(Refused(why="no state slot"))
 
 
 def hybrid() -> World:
