@@ -270,6 +270,19 @@ class ReportOfTooMuchTaken(Model):
         return super().step(op, choose)
 
 
+@plant_in_storage("batch-known-before-poll", "K8", OWN, expected="HC-PREF-13", rules={"prefetch_progress": "polled"})
+class BatchKnownBeforePoll(Model):
+    """The scheduler knows of a batch as soon as it is read, before the ranks have agreed on it in a poll."""
+
+    def on_read_done(self, op: ops.ReadDone) -> Done:
+        """As far as it has come."""
+        told = super().on_read_done(op)
+        record = self.storage.records[op.id]
+        if isinstance(record, PrefetchReading | PrefetchEnded) and record.rid is not None:
+            self.storage.records[op.id] = record.model_copy(update={"known": record.done})
+        return told
+
+
 @plant_in_storage("vanished-page-counts", "K6", "LM-4405", expected="HC-PREF-06")
 class VanishedPageCounts(Model):
     """A page that storage had when it was asked, and not any more when it was read, is taken for read."""

@@ -132,11 +132,12 @@ def _failure_applied(change: Change[Any, Outcome]) -> bool:
 
 @step("HC-PREF-13", needs="storage")
 def progress_is_monotone(change: Change[Any, Outcome]) -> int:
-    """Counts do not fall, stages come in order, and of a closed prefetch nothing more becomes known."""
+    """Counts do not fall, stages come in order, and what becomes known is what the rules say."""
     before, judged = change.before.storage.records, 0
+    applied = _applied_batches(change)
     for name, now in change.after.storage.records.items():
         was = before.get(name)
-        if was is now or not isinstance(was, Prefetch) or not isinstance(now, Prefetch):
+        if (was is now and name not in applied) or not isinstance(was, Prefetch) or not isinstance(now, Prefetch):
             continue
         judged += 1
         if STAGES.index(now.stage) < STAGES.index(was.stage) or (was.rid is None and now.rid is not None):
@@ -148,12 +149,27 @@ def progress_is_monotone(change: Change[Any, Outcome]) -> int:
         still_known = now.known == 0 if now.rid is None else now.known >= known
         if now.done < done - handed_over or not still_known:
             raise Broken.because(f"{name} had {done} pages, {known} known, and has {now.done}, {now.known} known")
+        if now.rid is not None:
+            live = change.before.rules.prefetch_progress == "live"
+            _must_know(now, now.done if live else max(known, applied.get(name, 0)))
         pages = was.pages[handed_over:]
         if isinstance(now, PrefetchEnded) and change.before.rules.read_tail == "io_end":
             pages = pages[: now.done]
         if isinstance(was, Reading) and now.pages != pages:
             raise Broken.because(f"{name} reads into pages {now.pages}, it was {was.pages}")
     return judged
+
+
+def _applied_batches(change: Change[Any, Outcome]) -> dict[str, int]:
+    """The prefetches of which a poll applied a batch, each with how many pages the last of these says are in place."""
+    op = change.op
+    return dict(change.before.storage.reads[: op.reads]) if isinstance(op, ops.Poll) else {}
+
+
+def _must_know(record: Reading, expected: int) -> None:
+    """The scheduler knows of what polls have applied, or by the rule `live` of all that is in place."""
+    if record.known != expected:
+        raise Broken.because(f"{record.known} pages of {record.id} are known to be read, expected {expected}")
 
 
 def _state(record: Prefetch) -> str:
