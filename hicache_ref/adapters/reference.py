@@ -4,9 +4,10 @@ from typing import Any
 
 from hicache_ref.model import Model, Step
 from hicache_ref.model.chooser import PolicyChooser
+from hicache_ref.model.records import PrefetchQueued, PrefetchReading
 from hicache_ref.model.state import Node, State
 from hicache_ref.vocabulary.adapter import Description
-from hicache_ref.vocabulary.effects import CopyOnDevice, CopyToDevice, CopyToHost, Effect
+from hicache_ref.vocabulary.effects import CopyOnDevice, CopyToDevice, CopyToHost, Effect, StorageCancel
 from hicache_ref.vocabulary.events import Event
 from hicache_ref.vocabulary.ids import (
     KV,
@@ -48,6 +49,7 @@ class ReferenceAdapter:
         self.kind = kind
         self.name = name
         self.model = kind(Profile())
+        self.told_to_stop: set[str] = set()
         self._forget()
 
     def _forget(self) -> None:
@@ -75,6 +77,7 @@ class ReferenceAdapter:
     def reset(self, profile: Profile) -> None:
         """The model is new."""
         self.model = self.kind(profile)
+        self.told_to_stop.clear()
         self._forget()
 
     def apply(self, operation: Operation) -> Outcome:
@@ -84,7 +87,16 @@ class ReferenceAdapter:
         self.events.extend(step.events)
         for effect in step.effects:
             self._note_copy(effect, chooser)
+        self._note_cancels(step.effects)
         return step.outcome
+
+    def _note_cancels(self, effects: tuple[Effect, ...]) -> None:
+        """Queries and reads that were told to stop are known until they have ended."""
+        self.told_to_stop.update(effect.id for effect in effects if isinstance(effect, StorageCancel))
+        records = self.model.state.storage.records
+        self.told_to_stop &= {
+            name for name, record in records.items() if isinstance(record, PrefetchQueued | PrefetchReading)
+        }
 
     def _note_copy(self, effect: Effect, chooser: _Witness) -> None:
         running = effect.id in self.model.state.tickets
@@ -119,6 +131,7 @@ class ReferenceAdapter:
             requests={request.id: request.pages for request in state.requests.values()},
             held_device=_held(state, KV_DEVICE), held_host=_held(state, KV_HOST),
             queued_host=tuple(state.storage.release),
+            told_to_stop=tuple(sorted(self.told_to_stop)),
             prefetch_host={name: state.storage.records[name].pages for name in state.storage.open.values()},
             **_states(state),
         )  # fmt: skip

@@ -227,6 +227,30 @@ class ClearedReadBelieved(Model):
         super()._commit(record.model_copy(update={"cleared": False}), agreed)
 
 
+@plant_in_storage("commit-uses-anchor", "K5", OWN, expected="HC-PREF-21", rules={"commit_stamps_anchor": False})
+class CommitUsesAnchor(Model):
+    """A commit makes its anchor recently used, so that another node is evicted before it."""
+
+    def _commit(self, record: Prefetch, agreed: int | None = None) -> None:
+        """Against the rule."""
+        anchor = self.state.nodes.get(record.anchor)
+        if anchor is not None:
+            self.stamp(anchor)
+        super()._commit(record, agreed)
+
+
+@plant_in_storage("closed-is-not-told", "K11", OWN, expected="HC-PREF-22")
+class ClosedIsNotTold(Model):
+    """Nobody tells storage that a prefetch was closed, and it is read to its end."""
+
+    def _close(self, name: str, *, with_state: bool = False) -> Pages:
+        """Not a word."""
+        told = len(self.effects)
+        taken = super()._close(name, with_state=with_state)
+        del self.effects[told:]
+        return taken
+
+
 @plant_in_storage("all-counts-as-new", "K10", OWN, expected="HC-PREF-12")
 class AllCountsAsNew(Model):
     """A request is told pages that the host had already got in the meantime."""

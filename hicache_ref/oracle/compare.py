@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 
 from hicache_ref.model import Step
-from hicache_ref.model.records import Prefetch
+from hicache_ref.model.records import Prefetch, PrefetchQueued, PrefetchReading
 from hicache_ref.model.state import FREE, State
 from hicache_ref.oracle.content import Content
 from hicache_ref.oracle.seen import CALLED, Seen
@@ -219,6 +219,18 @@ class Comparison:
             if len(ours) != len(theirs):
                 raise Difference("HC-PREF-01", f"prefetch {name} has {len(theirs)} state slots, expected {len(ours)}")
             pairs.update(zip(ours, theirs, strict=True))
+
+    def told_to_stop(self, state: State, theirs: tuple[str, ...] | None) -> None:
+        """Queries and reads that run for nobody were told to stop, and no others (HC-PREF-22)."""
+        ours = sorted(
+            record.id
+            for record in state.storage.records.values()
+            if isinstance(record, PrefetchQueued | PrefetchReading) and record.cancelled
+        )
+        if theirs is not None and sorted(theirs) != ours:
+            raise Difference(
+                "HC-PREF-22", f"storage work told to stop: {', '.join(sorted(theirs))}; expected: {', '.join(ours)}"
+            )
 
     def learn(self, state: State, ours: Outcome, theirs: Outcome, taken: Collection[tuple[PoolName, int]]) -> None:
         """Without a look at the pools, a device page is paired where it is first told (HC-PAGE-01)."""

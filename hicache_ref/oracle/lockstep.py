@@ -221,6 +221,7 @@ class Lockstep:
         else:
             self.comparison.learn(self.model.state, ours.outcome, theirs, self.chooser.taken)
         self.comparison.outcome(ours.outcome, theirs)
+        self.comparison.told_to_stop(self.model.state, observation.told_to_stop)
         self._compare_events(op, ours, theirs, observation)
         emptied = isinstance(op, ops.Reset) and ours.outcome.kind == "done"
         self.saw_every_step = view is not None and (self.saw_every_step or emptied)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from hicache_ref.model.records import Prefetch, PrefetchEnded, PrefetchQueued
+from hicache_ref.model.records import Prefetch, PrefetchEnded, PrefetchQueued, PrefetchReading
 from hicache_ref.model.state import FREE
 from hicache_ref.requirements.backup import host_pages_for, state_room
 from hicache_ref.requirements.change import Change
@@ -121,6 +121,41 @@ def commit_leaves_no_gap(change: Change[ops.Progress | ops.Poll, Progressed | Po
                 raise Broken.because(f"{record.id} is committed {'without its anchor' if lost else 'with a gap'}")
         _stay_with_io(change, record, max(known, record.known) if isinstance(record, Reading) else 0)
     return judged
+
+
+@step("HC-PREF-21", "progress", "poll")
+def anchor_is_used(change: Change[ops.Progress | ops.Poll, Progressed | Polled]) -> int:
+    """A commit makes its anchor used where the rules say so and it had host pages, and else leaves it as it was."""
+    before, after, found = change.before, change.after, list(committed(change))
+    first = before.rules.prefetch_allocation == "before"
+    due = {record.anchor for record, _ in found if first or isinstance(record, Reading)}
+    due = due if before.rules.commit_stamps_anchor else set()
+    hung = {digest for record, known in found for digest in record.hashes[:known]}
+    judged = 0
+    for anchor in {record.anchor for record, _ in found} - {ROOT}:
+        row = after.row.get(anchor, NOWHERE)
+        if row is NOWHERE or row.hashes[-1] in hung:
+            continue  # it has gone, or is on the path of another commit of the same poll
+        judged += 1
+        if (row.last > before.clock) != (anchor in due):
+            raise Broken.because(f"node {anchor} was last used at {row.last}, a commit below it at {before.clock + 1}")
+    return judged
+
+
+@step("HC-PREF-22", needs="storage")
+def told_to_stop(change: Change[Any, Any]) -> int:
+    """Storage is told to stop what a step has closed of queries and reads that run, and nothing else."""
+    after = change.after.storage
+    closed = sorted(
+        record.id
+        for record in change.before.storage.opened
+        if isinstance(record, PrefetchQueued | PrefetchReading)
+        and getattr(after.records.get(record.id), "rid", None) is None
+    )
+    told = sorted(effect.id for effect in change.what.effects if effect.kind == "storage_cancel")
+    if told != closed:
+        raise Broken.because(f"storage is told to stop {told}, closed were {closed}")
+    return len(closed)
 
 
 @step("HC-PREF-20", "progress")

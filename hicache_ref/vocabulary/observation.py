@@ -94,6 +94,9 @@ class Observation(Frozen):
     prefetch_host: dict[str, Pages] = {}
     """Host pages that prefetches have for what they read, by name of the prefetch."""
 
+    told_to_stop: tuple[str, ...] | None = None
+    """Prefetches whose query or read still runs and was told to stop; None where this does not show."""
+
     events: tuple[Event, ...] | None = None
     """Events since the last observation; None where the implementation publishes none."""
 

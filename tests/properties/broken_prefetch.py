@@ -3,6 +3,7 @@
 from hicache_ref.model import Step
 from hicache_ref.model.records import PrefetchQueued
 from hicache_ref.model.state import Node
+from hicache_ref.vocabulary.effects import StorageCancel
 from hicache_ref.vocabulary.ids import ROOT
 from hicache_ref.vocabulary.operations import Abort, MatchPrefix, Poll, Prefetch, Progress, QueryDone, ReadDone
 from hicache_ref.vocabulary.outcomes import Done
@@ -119,7 +120,16 @@ def what_was_known_is_forgotten() -> Told:
     return world, op, step
 
 
-@broken_steps.broken("HC-PREF-19")
+@broken_steps.broken("HC-PREF-13")
+def a_batch_is_known_before_its_poll() -> Told:
+    world, record = reading("123")
+    op, step = world.seen(ReadDone(id=record.id, pages=2))
+    records = world.state.storage.records
+    records[record.id] = records[record.id].model_copy(update={"known": 2})
+    return world, op, step
+
+
+@broken_steps.broken("HC-PREF-19", "HC-PREF-22")
 def a_match_closes_a_prefetch() -> Told:
     world = asking()
     op, step = world.seen(MatchPrefix(key=key("1")))
@@ -181,6 +191,23 @@ def a_page_that_another_rank_lacks_is_free_at_once() -> Told:
     world.do(ReadDone(id=record.id, pages=2), Poll(reads=1))
     world.model._give_up = lambda pages: world.model.release(HOST, pages)  # type: ignore[method-assign]
     return world, *world.seen(Progress(rid="q", agreed=1))
+
+
+@broken_steps.broken("HC-PREF-21")
+def a_commit_leaves_its_anchor_as_old_as_it_was() -> Told:
+    world = attached(commit_stamps_anchor=True, prefetch_commit="progress")
+    on_host(world, "1")
+    world.do(Prefetch(rid="q", key=key("12")), QueryDone(id="p:1.2", hits=1), Poll(answers=1))
+    world.do(ReadDone(id="p:1.2", pages=1), Poll(reads=1))
+    world.model._had_pages = lambda record: False  # type: ignore[method-assign]
+    return world, *world.seen(Progress(rid="q"))
+
+
+@broken_steps.broken("HC-PREF-22")
+def storage_is_told_to_stop_what_goes_on() -> Told:
+    world = asking()
+    op, step = world.seen(MatchPrefix(key=key("1")))
+    return world, op, step._replace(effects=(StorageCancel(id="p:1.2"),))
 
 
 # -- polls ------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from hicache_ref.adapters.sglang_hiradix.engine import Engine
 from hicache_ref.adapters.sglang_hiradix.holding import pages_held
 from hicache_ref.adapters.sglang_hiradix.pages import Rows, rows_of
 from hicache_ref.adapters.sglang_hiradix.storing import StoringCaller
+from hicache_ref.adapters.sglang_hiradix.workers import is_closed
 from hicache_ref.vocabulary.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from hicache_ref.vocabulary.ids import Pages
 from hicache_ref.vocabulary.keys import PageKey
@@ -43,9 +44,13 @@ class ObservedCaller(StoringCaller):
             level=level, counts=counts, free_device=free_device, free_host=free_host, segments=segments,
             requests=requests, copies=self._issued(), held_device=tuple(sorted(self.books.held)),
             queued_host=queued_host(engine), prefetch_host={name: pages for name, pages in prefetch.items() if pages},
-            events=self._events(),
+            events=self._events(), told_to_stop=self._told_to_stop(),
         )  # fmt: skip
         return observation if depth < LEVELS.index("bytes") else self._with_contents(observation)
+
+    def _told_to_stop(self) -> tuple[str, ...]:
+        running = ((name, each) for name, each in self.books.fetches.items() if each.stage in ("queued", "reading"))
+        return tuple(name for name, each in running if is_closed(each.operation))
 
     # -- news -------------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ COPIES = ("write_thread_func_direct", "load_thread_func_layer_by_layer")
 """Threads that copy, up to 0.5.1."""
 
 
-def _is_closed(operation: Any) -> bool:
+def is_closed(operation: Any) -> bool:
     """Whether the scheduler has told the operation to stop."""
     asks = getattr(operation, "is_terminated", None) or getattr(operation, "is_done", None)
     return asks is not None and bool(asks())
@@ -83,7 +83,7 @@ class Workers:
         if first is None:
             # A wake-up that asks for nothing.
             return thread.at.kind == "get" and bool(thread.at.queue and thread.at.queue.queue)
-        return thread.at.kind == "get" and not _is_closed(first) and self._asks_storage(thread, first)
+        return thread.at.kind == "get" and not is_closed(first) and self._asks_storage(thread, first)
 
     def _asks_storage(self, thread: StepThread, operation: Any) -> bool:
         return thread.name == QUERIES or bool(operation.hash_value)
