@@ -56,7 +56,7 @@ class FaultResult(Frozen):
     """Where it differed from the healthy model as an implementation."""
 
     caught: bool
-    """By an expected requirement alone, or by the comparison where the fault says why only that can."""
+    """By an expected requirement alone, or by the comparison alone where the fault says why only that can."""
 
     steps: int
     """Steps of the hunt that decided, up to the finding."""
@@ -143,7 +143,8 @@ def _hunt_fault(name: str, *, seed: int, steps: int) -> _Hunted:
     diverged_at = compared.finding.requirement if compared.finding and not alarm else None
     decided = compared if fault.lockstep_only else by_rules
     found = diverged_at if fault.lockstep_only else caught_by
-    caught = found is not None and (fault.lockstep_only is not None or found in fault.expected)
+    by_right = caught_by is None if fault.lockstep_only else found in fault.expected
+    caught = found is not None and by_right
     result = FaultResult(
         id=name, origin=fault.origin, kind=fault.kind, expected=fault.expected, caught_by=caught_by,
         diverged_at=diverged_at, caught=caught, steps=decided.taken, seconds=round(time.process_time() - began, 3),
