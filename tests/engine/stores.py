@@ -28,6 +28,9 @@ class HeldBackend(MemoryBackend):
     def __init__(self, *held: str) -> None:
         super().__init__()
         self.held = set(held)
+        self.answers_first = False
+        """Whether a query that waits has its answer by then, from before whatever happens meanwhile."""
+
         self.failing: dict[str, Callable[[Sequence[str]], BaseException | None]] = {}
         self.entered = threading.Semaphore(0)
         self.calls: list[tuple[str, tuple[str, ...]]] = []
@@ -59,8 +62,9 @@ class HeldBackend(MemoryBackend):
 
     def exists(self, keys: Sequence[str]) -> int:
         """As the memory store."""
+        answer = super().exists(keys) if self.answers_first else None
         self._pass("exists", keys)
-        return super().exists(keys)
+        return super().exists(keys) if answer is None else answer
 
     def read(self, keys: Sequence[str], into: Sequence[Buffer]) -> list[bool]:
         """As the memory store."""

@@ -297,10 +297,14 @@ class TestLateReports:
     """An end of an operation that is over is dropped and counted; never taken for a later one of that name."""
 
     def test_of_a_query_from_before_a_reset(self) -> None:
-        """Goal: generations are kept apart. Method: a query that says 3 hangs over a reset; its name is used again."""
+        """Goal: generations are kept apart. Method: a query has found 3 and hangs over a reset; its name is used again.
+
+        The store is empty by then: a cache that takes 3 for the answer to the second query reads pages.
+        """
         backend = HeldBackend()
         cache = attached(backend)
         store(cache, KEY)
+        backend.answers_first = True
         backend.hold("exists")
         cache.step(ops.Prefetch(rid="r", key=KEY))
         backend.entered = threading.Semaphore(0)
@@ -314,6 +318,7 @@ class TestLateReports:
 
         assert () == cache.settle(PATIENCE_SECONDS)
         assert 1 == cache.late_reports
+        assert "read" not in {kind for kind, _ in backend.calls}
         assert Progressed(done=True) == cache.step(ops.Progress(rid="r"))
         assert () == cache.close()
 

@@ -62,6 +62,7 @@ HEAD = '"""What flows in and out."""\n'
         ("hicache_ref/trace.py", "def f(a) -> int:\n    'F.'", "2: f is not annotated throughout"),
         ("hicache_ref/trace.py", "def f(*a: int):\n    'F.'", "2: f is not annotated throughout"),
         ("tests/a.py", "def test_a():\n    'Goal.'\n    f()", "2: nothing in test_a can fail"),
+        ("tests/a.py", "def test_a():\n    'Goal.'\n    run_bench()", "2: nothing in test_a can fail"),
         ("tests/a.py", "def test_a():\n    assert f()", "2: test_a does not open with goal and method"),
         ("README.md", "see /work/x", "2: '/work' is a path of one machine"),
         ("README.md", "in `shared/x`", "2: 'shared/' is a folder outside the project"),

@@ -185,11 +185,14 @@ def test_only_the_wanted_count() -> None:
 
 
 def test_sizes_alone_make_a_verdict_on_rules_only() -> None:
-    """Goal: who sees little is told so. Method: level counts, where no rule of the tree counts as checked."""
-    report = verdict(ALL.model_copy(update={"level": "counts"}), outlook(), level="counts")
+    """Goal: who sees little is told so. Method: level counts, and every rule that could have been judged there."""
+    report = verdict(ALL.model_copy(update={"level": "counts"}), outlook(steps=0, tally=Counter()), level="counts")
+    observable = report.requirements.not_exercised
 
     assert report.rules_only
-    assert report.requirements.observable < 20
+    assert len(observable) == report.requirements.observable
+    assert {"counts"} == {REQUIREMENTS[name].level for name in observable}
+    assert {"HC-PAGE-09", "HC-CONF-01"} <= set(observable)
     assert not verdict().rules_only
 
 

@@ -47,7 +47,8 @@ UNWANTED = {
 }
 MAY_USE_THEM = {"LICENSE", "tests/meta/tidy.py", "tests/meta/test_tidy.py"}
 
-JUDGES = re.compile(r"(assert|check|expect|verify|judge|run)", re.IGNORECASE)
+JUDGES = re.compile(r"assert|check|expect|verify|judge|run_(state_)?machine(_as_test)?$", re.IGNORECASE)
+"""How a call is named that can fail a test; one that only runs something cannot."""
 
 Finding = tuple[int, str]
 """Line, and what is wrong there."""
@@ -176,7 +177,7 @@ def _tests_can_fail(name: str, tree: ast.Module) -> Iterator[Finding]:
 def _can_fail(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
         called = ast.unparse(node.func)
-        return called.endswith("raises") or bool(JUDGES.match(called.rpartition(".")[2]))
+        return called.endswith("raises") or bool(JUDGES.match(called.rpartition(".")[2].lstrip("_")))
     return isinstance(node, ast.Assert | ast.Raise)
 
 

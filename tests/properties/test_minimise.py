@@ -8,7 +8,7 @@ from hicache_ref.faults import model as model_with
 from hicache_ref.model import Model
 from hicache_ref.oracle.campaign import LONG_TRACE, TRIES_AGAIN, Budget, Campaign
 from hicache_ref.search.finding import Finding, Found, Recorded
-from hicache_ref.search.minimise import Replay, minimise
+from hicache_ref.search.minimise import Replay, minimise, replay
 from hicache_ref.search.simpler import EVERYTHING, fitted, plainer, weight, with_a_match, without, without_two
 from hicache_ref.vocabulary.choices import Choice
 from hicache_ref.vocabulary.keys import Key
@@ -94,11 +94,20 @@ def others(*ops: Operation) -> list[tuple[Operation, ...]]:
 
 def test_a_long_key_costs_no_steps() -> None:
     """Goal: what only a long key needs is gone. Method: four pages come in batches; one page does as well."""
-    ops = [step.op for step in small().steps]
-    assert [op.op for op in ops if op.op != "poll"] == ["attach", "prefetch", "query_done", "read_done", "progress"]
+    steps = small().steps
+    ops = [step.op for step in steps]
     assert {1} == {len(op.key.tokens) // PAGE for op in ops if isinstance(op, Prefetch)}
     assert [Progress(rid="r1")] == ops[-1:]
     assert {EVERYTHING} == {op for op in ops if isinstance(op, Poll)}
+
+
+def test_each_step_that_is_left_is_needed() -> None:
+    """Goal: nothing is left over. Method: what is left, without each of its steps in turn."""
+    steps = small().steps
+    less = [(*steps[:at], *steps[at + 1 :]) for at in range(len(steps))]
+
+    assert LOADED.same_as(replay(steps, Watched).finding)
+    assert [None] * len(steps) == [replay(each, Watched).finding for each in less]
 
 
 def test_the_finding_stays_and_the_way_is_the_same_each_time() -> None:

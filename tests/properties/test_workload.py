@@ -16,6 +16,7 @@ from hicache_ref.search.stepping import ModelStepper
 from hicache_ref.search.workload import JudgedStepper, WorkloadReport, run_workload
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.ids import KV_DEVICE, Pages, PoolName
+from hicache_ref.vocabulary.outcomes import Outcome
 from hicache_ref.vocabulary.profile import EVICTION_POLICIES, RULES, EvictionPolicy, Profile, Sizes
 
 
@@ -81,17 +82,32 @@ def test_in_small_pools_every_step_keeps_every_rule(rules: str, policy: str) -> 
     assert policy == "write_through_selective" or server.hits["host"] > 0
 
 
+class Counting(ReferenceAdapter):
+    """A healthy implementation that counts what it is asked."""
+
+    count = 0
+
+    def apply(self, operation: ops.Operation) -> Outcome:
+        """One more."""
+        self.count += 1
+        return super().apply(operation)
+
+
 @pytest.mark.parametrize("eviction", EVICTION_POLICIES)
 def test_an_implementation_is_told_the_same_and_answers_the_same(eviction: EvictionPolicy) -> None:
-    """Goal: large caches can be compared too. Method: a second model as the implementation."""
+    """Goal: large caches can be compared too. Method: an implementation that counts what it is asked; one run alone."""
     profile = Profile(rules=RULES["reference"].model_copy(update={"eviction": eviction}))
+    asked = Counting(Model)
 
-    report = run_workload(
-        synthetic("agent", 2, 60), device_pages=60, host_pages=90, profile=profile, adapter=ReferenceAdapter(Model)
+    alone, report = (
+        run_workload(synthetic("agent", 2, 60), device_pages=60, host_pages=90, profile=profile, adapter=adapter)
+        for adapter in (None, asked)
     )
 
     assert () == report.violations
-    assert report.hits["device"] > 0
+    assert (alone.operations, alone.hits) == (report.operations, report.hits)
+    assert report.operations == asked.count
+    assert min(report.hits["device"], report.hits["miss"]) > 0
 
 
 class KeepsHalf(Model):
