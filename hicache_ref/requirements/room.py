@@ -7,7 +7,7 @@ from hicache_ref.requirements.backup import may_lose_state
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import STATE_DEVICE, NodeId
-from hicache_ref.vocabulary.operations import LoadBack, TakePages
+from hicache_ref.vocabulary.operations import TakePages
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Wanted:
         return self.slots <= len(view.states[0].free) + len(loose)
 
 
-def wanted_by(change: Change[TakePages | LoadBack, Any]) -> Wanted:
-    """What the operation asks for, as the state before it says."""
+def wanted_by(change: Change[Any, Any]) -> Wanted:
+    """What a load or a request that takes pages asks for, as the state before it says."""
     before, op = change.before, change.op
     hybrid = bool(before.states)
     if isinstance(op, TakePages):

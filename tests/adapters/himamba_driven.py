@@ -9,6 +9,8 @@ import pytest
 
 from hicache_ref.adapters.process import ProcessAdapter
 from hicache_ref.adapters.sglang_himamba import make
+from hicache_ref.adapters.sglang_himamba.wheels import RELEASES
+from hicache_ref.search.simpler import EVERYTHING
 from hicache_ref.vocabulary.adapter import AdapterError, Description
 from hicache_ref.vocabulary.hashing import chain
 from hicache_ref.vocabulary.keys import Key, pages_of
@@ -22,7 +24,6 @@ from hicache_ref.vocabulary.operations import (
     ForwardDone,
     Insert,
     Operation,
-    Poll,
     Prefetch,
     QueryDone,
     ReadDone,
@@ -33,8 +34,7 @@ from hicache_ref.vocabulary.outcomes import Outcome, Prefetching
 from hicache_ref.vocabulary.profile import RULES, Profile, Sizes
 from hicache_ref.vocabulary.storage import StorageSettings
 
-ALL_RELEASES = ("0.5.10.post1", "0.5.15", "0.5.16", "0.5.17")
-EVERYTHING = Poll(backups=9, loads=9, answers=9, reads=9, writes=9, releases=99)
+ALL_RELEASES = tuple(RELEASES)
 
 
 @lru_cache(maxsize=16)

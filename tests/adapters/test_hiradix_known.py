@@ -22,7 +22,8 @@ from hicache_ref.vocabulary.profile import Sizes
 
 pytest.importorskip("torch")
 
-from tests.adapters.hiradix_driven import ALL_RELEASES, BATCH, EVERYTHING, Driven
+from hicache_ref.search.simpler import EVERYTHING
+from tests.adapters.hiradix_driven import ALL_RELEASES, BATCH, Driven
 
 pytestmark = pytest.mark.peers
 

@@ -13,7 +13,8 @@ from hicache_ref.vocabulary.profile import Profile, Rules, Sizes
 
 pytest.importorskip("torch")
 
-from tests.adapters.hiradix_driven import ALL_RELEASES, EVERYTHING, Driven, child
+from hicache_ref.search.simpler import EVERYTHING
+from tests.adapters.hiradix_driven import ALL_RELEASES, Driven, child
 
 SIZES = Sizes(device_pages=8, host_pages=24, storage_batch=2)
 

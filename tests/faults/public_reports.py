@@ -1,4 +1,28 @@
-"""Every public report of a defect in a hierarchical or prefix cache that this project knows, by kind."""
+"""Every public report of a defect in a hierarchical or prefix cache that this project knows, by kind.
+
+What else was found in released engines has numbers of its own.
+"""
+
+import tomllib
+from pathlib import Path
+
+DECIDED = Path(__file__).parents[2] / "spec" / "decided-against.toml"
+
+DEFECTS = [
+    *[f"D{number}" for number in (*range(1, 21), 22, 25, 26, 30, 32, 34, 35, 36, 38)],
+    *("D5b", "D8b", "D12b", "D20b"),
+]
+READ = [f"R{number}" for number in range(1, 20)]
+OBSERVATIONS = [f"OR-{number}" for number in range(1, 13)]
+NEW = ["N1", "N2", "N4", "N5"]
+"""Defects of released engines: known, read in their code, observed in runs, and found by this project."""
+
+
+def decided_against() -> dict[str, str]:
+    """What neither a requirement nor a fault covers, each with the reason."""
+    groups = tomllib.loads(DECIDED.read_text(encoding="utf-8"))
+    return {name: reason for group in groups.values() for name, reason in group.items()}
+
 
 REPORTS = {
     "K1": "SG-9601 SG-9874 SG-15439 SG-8901a SG-21624 SG-25770 SG-16067 SG-37103 BI-744 LM-987 LM-1130 MC-849 MC-337"

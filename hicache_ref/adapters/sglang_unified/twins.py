@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import NamedTuple
 
 from hicache_ref.adapters import sglang_unified
 from hicache_ref.adapters.failures import ImplementationFailed
@@ -29,6 +30,13 @@ EQUAL = "equal cores"
 
 Twins = tuple[Adapter, Adapter]
 """The Python core and the compiled one, each with a caller of its own."""
+
+
+class Walked(NamedTuple):
+    """One walk on both cores."""
+
+    steps: int
+    difference: Replay | None
 
 
 class TwinStepper:
@@ -103,8 +111,8 @@ def both(components: str, *, fetch: bool = False) -> Iterator[Twins]:
         yield python, rust
 
 
-def differences(twins: Twins, steps: int, seed: int) -> Iterator[Replay | int]:
-    """The shortest way found to each first difference of a walk, until so many steps were made; last, their number."""
+def differences(twins: Twins, steps: int, seed: int) -> Iterator[Walked]:
+    """Walks until so many steps were made; each with the shortest way found to its first difference, if it has one."""
     description = twins[0].describe()
     base = profile_named(description.profile)
     count, index = 0, 0
@@ -116,28 +124,33 @@ def differences(twins: Twins, steps: int, seed: int) -> Iterator[Replay | int]:
         )  # fmt: skip
         stepper = TwinStepper(twins, profile)
         plan = Plan(steps=WALK_STEPS, invalid_share=0.0, operations=description.alphabet)
+        difference: Replay | None = None
         try:
             Walk(stepper, rng, plan, swarm=index % 2 == 1).run()
         except Found as found:
-            yield minimise(stepper.steps, partial(TwinStepper, twins, profile), found.finding)
+            difference = minimise(stepper.steps, partial(TwinStepper, twins, profile), found.finding)
+        yield Walked(len(stepper.steps), difference)
         count, index = count + len(stepper.steps), index + 1
-    yield count
 
 
 def main(arguments: list[str]) -> int:
     """Each difference was told, and how many steps were made; 1 if there was a difference."""
     components, steps, seed = arguments
-    found = 0
+    made, found = 0, 0
     with both(components) as twins:
-        for each in differences(twins, int(steps), int(seed)):
-            if isinstance(each, int):
-                sys.stdout.write(f"{each} steps on both cores, {found} walks with a difference\n")
-                continue
-            found += 1
-            text = each.finding.text if each.finding is not None else "a difference that did not come again"
-            told = [f"  {number} {recorded.op.model_dump_json()}" for number, recorded in enumerate(each.steps)]
-            sys.stdout.write("\n".join([text, *told, ""]))
+        for walked in differences(twins, int(steps), int(seed)):
+            made += walked.steps
+            if walked.difference is not None:
+                found += 1
+                _tell(walked.difference)
+    sys.stdout.write(f"{made} steps on both cores, {found} walks with a difference\n")
     return int(found > 0)
+
+
+def _tell(each: Replay) -> None:
+    text = each.finding.text if each.finding is not None else "a difference that did not come again"
+    told = [f"  {number} {recorded.op.model_dump_json()}" for number, recorded in enumerate(each.steps)]
+    sys.stdout.write("\n".join([text, *told, ""]))
 
 
 if __name__ == "__main__":
