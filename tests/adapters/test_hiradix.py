@@ -139,7 +139,7 @@ def test_a_running_pass_keeps_what_is_given_up_under_it(version: str) -> None:
 
 @pytest.mark.parametrize("version", ALL_RELEASES)
 def test_a_lock_is_undone_once(version: str) -> None:
-    """Goal: receipts are the adapter's, pins and what is said of sizes upstream's. Method: lock, try to evict, unlock."""
+    """Goal: receipts are the adapter's, pins and sizes told are upstream's. Method: lock, try to evict, unlock."""
     driven = Driven.of(version, write_through_threshold=9)
     driven.insert(1, 2)
     assert Done(evictable=-2) == driven(Lock(receipt="l", key=driven.key(1, 2)))
