@@ -104,26 +104,26 @@ class EvictRules(CopyRules):
 
     def _write_back(self, node: Node) -> bool:
         """The node is on host only, its copy submitted or, under the blocking rule, ended; False if that cannot be."""
+        if not self._is_copied_by_eviction(node):
+            return False
+        if self.rules.write_back_copy == "staged":
+            self.facts.append("staged")
+        self.leave_device(node)
+        return True
+
+    def copy_before_state_goes(self, node: Node) -> None:
+        """By the rule write_back_states = copied what a node that stays has on device is copied first."""
+        wanted = self.rules.write_back_states == "copied" and self.state.policy == "write_back" and node.host is None
+        if wanted and self._is_copied_by_eviction(node):
+            self.facts.append("state_copied_before_it_goes")
+
+    def _is_copied_by_eviction(self, node: Node) -> bool:
+        """What the node lacks on host is copied, by the rule `write_back_copy`; False without room, or if it failed."""
         parts = self.take_on_host(node)
         if not parts:
             return False
         ticket = self.submit("host", node, parts, pinned=False)
-        if self.rules.write_back_copy == "staged":
-            self.facts.append("staged")
-            self.leave_device(node)
-            return True
-        done = self._end_inside_step(ticket)
-        if done:
-            self.leave_device(node)
-        return done
-
-    def copy_before_state_goes(self, node: Node) -> None:
-        """By the rule write_back_states = copied what a node that stays has on device is on host, if there is room."""
-        wanted = self.rules.write_back_states == "copied" and self.state.policy == "write_back" and node.host is None
-        parts = self.take_on_host(node) if wanted else ()
-        if parts:
-            self._end_inside_step(self.submit("host", node, parts, pinned=False))
-            self.facts.append("state_copied_before_it_goes")
+        return self.rules.write_back_copy == "staged" or self._end_inside_step(ticket)
 
     def _end_inside_step(self, ticket: Ticket) -> bool:
         """The copy has ended and that was applied; whether it ended well."""

@@ -222,7 +222,7 @@ class LifecycleRules(CommitRules):
         if storage.attached:
             self.storage.attached, self.storage.backend, self.storage.settings = True, storage.backend, storage.settings
         # tell
-        self.events.append(AllBlocksCleared())
+        self.events = [AllBlocksCleared()]  # also of a dead end that went as its prefetch was closed
         return Done()
 
 

@@ -101,14 +101,19 @@ def is_whole(view: View, record: Prefetch, known: int) -> bool:
     return not view.states or whole
 
 
+def has_place(view: View, record: Prefetch) -> bool:
+    """Whether the anchor of the prefetch is in the tree and has a host copy, so that what was read can hang there."""
+    anchor = view.row.get(record.anchor, NOWHERE)
+    return anchor is not NOWHERE and (anchor.id == ROOT or anchor.host is not None)
+
+
 @step("HC-PREF-07", "progress", "poll")
 def commit_leaves_no_gap(change: Change[ops.Progress | ops.Poll, Progressed | Polled]) -> int:
     """Known pages are in the tree below the anchor, one for each place, or free; never a gap."""
     after, judged = change.after, 0
     for record, known in committed(change):
         judged += 1
-        anchor = after.row.get(record.anchor, NOWHERE)
-        lost = anchor is NOWHERE or (anchor.id != ROOT and anchor.host is None) or not is_whole(after, record, known)
+        lost = not has_place(after, record) or not is_whole(after, record, known)
         turned_away = False
         for page, digest in zip(record.pages[:known], record.hashes, strict=False):
             row, at = after.where.get(digest, (NOWHERE, 0))

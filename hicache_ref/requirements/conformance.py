@@ -77,7 +77,7 @@ def refused_changes_nothing(change: Change[Operation, Refused]) -> int:
         return 0
     if not change.what.victims:
         what = before.differs(after)
-        if what in ("clock", "row") and isinstance(change.op, LoadBack) and before.rules.load_matches:
+        if what in ("clock", "row") and isinstance(change.op, LoadBack):
             what = _more_than_recency(before, after)
         if what or change.what.effects or change.what.events:
             raise Broken.because(f"{change.op.op} was refused ({change.told.why}) and changed {what or 'the world'}")
@@ -95,8 +95,11 @@ def refused_changes_nothing(change: Change[Operation, Refused]) -> int:
 
 
 def _more_than_recency(before: View, after: View) -> str | None:
-    """What differs beside when nodes were used: by the rule load_matches a refused load has used its path."""
-    rows, now = ({row.id: row[:-2] for row in view.rows} for view in (before, after))
+    """What differs beside recency: by the rules a refused load has used its path, or the state that it let go again."""
+    if not before.rules.load_matches and before.rules.host_states != "arrived":
+        return before.differs(after)
+    kept = -2 if before.rules.load_matches else -1  # the last two fields: when the node and its state were used
+    rows, now = ({row.id: row[:kept] for row in view.rows} for view in (before, after))
     names = ("tickets", "passes", "requests", "receipts", "device_leaves", "host_leaves", "policy")
     same = rows == now and all(getattr(before, name) == getattr(after, name) for name in names)
     pools = all(mine.equals(its) for mine, its in zip(before.pools(), after.pools(), strict=True))

@@ -156,18 +156,20 @@ def nothing_for_nothing(change: Making) -> int:
 
 
 def _got_host_pages(change: Making) -> bool:
-    """A backup was submitted, or a prefetch has all the host pages that it asked for."""
+    """A backup was submitted, or a prefetch has all the host pages, or the state slot, that room was made for."""
     wanted = _host_pages_wanted(change)
     if not isinstance(change.told, Prefetching | Polled):
         return bool(wanted) or any(effect.kind == "copy_to_host" for effect in change.what.effects)
     was, now = change.before.storage.records, change.after.storage.records
-    return any(len(now[name].pages) == wanted for name in now if name not in was or not was[name].pages)
+    taken = [now[name] for name in now if name not in was or not was[name].pages]
+    for_slot = all(pool == STATE_HOST for pool, _ in change.what.victims)
+    return any(len(each.pages) == wanted or (for_slot and each.states) for each in taken)
 
 
 def _host_pages_wanted(change: Making) -> int:
     """How many host pages the step allocated, or tried to: for backups, for a prefetch, for one that was answered."""
     if isinstance(change.op, Prefetch):
-        return len(change.hashes) - len(change.before.cached(change.hashes))
+        return len(change.hashes) - ends(change.before, change.hashes).best
     record = answered(change)
     if record is not None:
         return len(record.hashes)

@@ -7,8 +7,9 @@ from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.rows import NOWHERE, Row
+from hicache_ref.requirements.sweep import is_droppable
 from hicache_ref.requirements.view import View
-from hicache_ref.vocabulary.ids import ROOT, STATE, STATE_DEVICE, STATE_HOST, TIER
+from hicache_ref.vocabulary.ids import ROOT, STATE, STATE_DEVICE, STATE_HOST, TIER, NodeId
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Lock, MatchPrefix, Operation
 from hicache_ref.vocabulary.outcomes import Done, Matched, Outcome, Polled
@@ -221,12 +222,20 @@ def evicts_enough_states(change: AnyChange) -> int:
         )
     left = may_lose_state(change.after, STATE_DEVICE if device else STATE_HOST)
     if device:
-        # A leaf goes with its KV, and not while storage work pins that.
-        inner = {row.parent for row in change.after.rows}
-        left = [number for number in left if number in inner or number not in change.after.storage_pins]
+        below = change.after.below()
+        left = [number for number in left if _is_not_kept(change.after, change.after.row[number], below)]
     if freed + staged < change.op.n and left:
         raise Broken.because(f"{freed + staged} of {change.op.n} slots were given up, the states of {left} remain")
     return 1
+
+
+def _is_not_kept(view: View, row: Row, below: dict[NodeId, list[Row]]) -> bool:
+    """Whether the state on device can go: alone, or that of a leaf with its KV, if nothing keeps that from going."""
+    children = below.get(row.id, [])
+    if view.rules.dead_ends == "leave":
+        return bool(children) or bool(row.lock) or is_droppable(view, row, below)
+    stays = bool(row.lock) or any(child.device is not None for child in children)
+    return stays or row.host is not None or is_droppable(view, row, below)
 
 
 @step("HC-STATE-20", "evict_state", "evict_host_state", "take_pages", "load_back", "insert", needs="victims")

@@ -1,5 +1,6 @@
 """STORE: what is owed to storage, what is offered to it, and what an answer of it means."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from hicache_ref.model.records import (
@@ -12,7 +13,7 @@ from hicache_ref.model.records import (
     Record,
 )
 from hicache_ref.requirements.change import Change
-from hicache_ref.requirements.commits import committed
+from hicache_ref.requirements.commits import committed, has_place, is_whole
 from hicache_ref.requirements.prefetch import Reading, Report, batch_size
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.rows import NOWHERE, Row
@@ -223,7 +224,7 @@ def write_goes_on(change: Change[ops.WriteDone, Done]) -> int:
 def owed_is_offered(change: Change[ops.Poll, Polled]) -> int:
     """After an applied backup all that is owed of its path is offered, unless a write on the books has it."""
     before, after, judged = change.before, change.after, 0
-    if not after.storage.attached:
+    if not after.storage.attached or after.rules.storage_put == "hit":
         return 0
     written = [record for record in before.storage.backups if record.id in change.told.writes]
     writes = (*after.storage.backups, *written)
@@ -249,7 +250,7 @@ def write_is_settled(change: Change[ops.Poll, Polled]) -> int:
     """What a write put is believed stored, what it did not was offered once more, or is reported for good."""
     was, now, told = change.before.storage, change.after.storage, change.told
     given_up = []
-    still_there = change.after.residency[1].difference(*[each.hashes[:known] for each, known in committed(change)])
+    still_there = change.after.residency[1].difference(*_delivered(change))
     for name in told.writes:
         record = was.records[name]
         if name in now.records or not isinstance(record, Backup):
@@ -270,6 +271,13 @@ def write_is_settled(change: Change[ops.Poll, Polled]) -> int:
     return len(told.writes)
 
 
+def _delivered(change: Change[ops.Poll, Polled]) -> Iterator[tuple[PageHash, ...]]:
+    """The pages that the prefetches brought which the poll committed: storage is believed to have them."""
+    for record, known in committed(change):
+        if has_place(change.after, record) and is_whole(change.after, record, known):
+            yield record.hashes[:known]
+
+
 def _settles_states(change: Change[ops.Poll, Polled], record: Backup) -> bool:
     """Likewise of the states that it put; whether it offered one for the last time."""
     was, now, after = change.before.storage, change.after.storage, change.after
@@ -277,7 +285,7 @@ def _settles_states(change: Change[ops.Poll, Polled], record: Backup) -> bool:
     put, rest = record.ends[:done], record.ends[done:]
     if not now.believed_states.issuperset(put) or not now.owed_states.keys().isdisjoint(put):
         raise Broken.because(f"{record.id} put {len(put)} states, and they are not believed stored, or still owed")
-    come = {each.hashes[-1] for each, _ in committed(change) if each.hashes}
+    come = {hashes[-1] for hashes in _delivered(change) if hashes}
     held = {row.hashes[-1] for row in after.rows if row.host_state is not None} - come
     tries = {digest: was.owed_states[digest] + 1 for digest in rest if digest in was.owed_states and digest in held}
     last = {digest for digest, count in tries.items() if count >= change.before.rules.storage_retries}

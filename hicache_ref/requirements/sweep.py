@@ -1,5 +1,7 @@
 """The victims of one step, replayed by definition: what each of them was at the moment when it was taken."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hicache_ref.model.records import Record
@@ -107,11 +109,10 @@ class Sweep:
             self.row[row.id] = self.row[row.id]._replace(state_last=self.before.clock + 1)
 
     def _replay(self, victims: tuple[tuple[PoolName, PageHash], ...]) -> None:
-        pending: Row | None = None
+        unsettled: list[Callable[[], None]] = []
         for pool, digest in victims:
-            if pool in (KV_DEVICE, STATE_DEVICE):
-                self._settle(pending)
-                pending = None
+            if pool in (KV_DEVICE, STATE_DEVICE) and unsettled:
+                unsettled.pop()()
             row, index = self.before.where.get(digest, (NOWHERE, 0))
             if row.id not in self.row or index + 1 != len(row.hashes):
                 self.taken.append(Taken(row, pool, False, False, (), (), False, False, 0))
@@ -123,14 +124,15 @@ class Sweep:
                 self.free_host += len(row.host or ())
                 self._remove(row.id)
             elif pool == STATE_DEVICE and self._stays(row.id):
-                self._copy_before(row)
-                self._drop_state(row.id, pool)
+                self.locks[row.id] += 1  # it is pinned while room is made for it
+                unsettled.append(partial(self._settle_state, row))
             elif row.id in self.on_host and self._may_be_demoted(row.id):
                 self._settle(row)
             else:
-                pending = row
-                self.locks[row.id] += 1  # it is pinned while room is made for it
-        self._settle(pending)
+                self.locks[row.id] += 1
+                unsettled.append(partial(self._settle, row))
+        if unsettled:
+            unsettled.pop()()
 
     # -- of a hybrid model ------------------------------------------------------------------------------------------
 
@@ -147,13 +149,34 @@ class Sweep:
             return number not in self._device_leaves()
         return bool(self.children.get(number)) or self._is_in_use(number)
 
-    def _copy_before(self, row: Row) -> None:
-        """By the rule write_back_states its KV and state are on host before the state goes, if they were copied."""
-        if row.id not in self.on_host and self._was_copied(row):
-            self.on_host.add(row.id)
-            self.states[STATE_HOST].add(row.id)
-            self.free_host -= len(row.key)
+    def _is_copied_first(self, row: Row) -> bool:
+        """Whether the rule write_back_states has the state, and the KV with it, copied before the state goes."""
+        copied = self.before.rules.write_back_states == "copied" and self.before.policy == "write_back"
+        return copied and row.id not in self.on_host
+
+    def _settle_state(self, row: Row) -> None:
+        """The victim among states that stays has lost it on device, and is on host if it was copied there before."""
+        number, now = row.id, self.change.after.row.get(row.id)
+        self.locks[number] -= 1
+        if self._is_copied_first(row) and self._was_copied(row) and not (now and now.host is None):
+            self._come_to_host(row)
+            if now is None:
+                self._doubt(number)
+                self._doubt_above(row.parent)
+        self._drop_state(number, STATE_DEVICE)
+
+    def _come_to_host(self, row: Row) -> None:
+        """The eviction has copied to host what the row lacked there, or has submitted a copy of it."""
+        number = row.id
+        if number in self.states[STATE_DEVICE]:
+            self.states[STATE_HOST].add(number)
             self.free_host_states -= 1
+        self._pin_offered(row)
+        self.free_host -= 0 if number in self.on_host else len(row.key)
+        self.on_host.add(number)
+        if self.before.rules.write_back_copy == "staged":
+            self.settled.discard(number)
+            self.staged.add(number)
 
     def _arrive(self, number: NodeId) -> None:
         """By the rule host_states = arrived a state that is on host alone now is used by that."""
@@ -197,7 +220,9 @@ class Sweep:
             may = self._may_lose_state(pool)
             least = min([(self.row[number].state_last,) for number in may], default=mine)
             held = bool(self.state_locks[row.id])
-            self.taken.append(Taken(row, pool, row.id in may | self.unsure, held, mine, least, False, False, 0))
+            copied_first = pool == STATE_DEVICE and self._stays(row.id) and self._is_copied_first(row)
+            chances = self._chances(row, pool) if copied_first else (False, 0)
+            self.taken.append(Taken(row, pool, row.id in may | self.unsure, held, mine, least, False, *chances))
             return
         leaves = self._device_leaves() if pool == KV_DEVICE else self._host_leaves()
         rank = self._rank(row.id)
@@ -277,19 +302,11 @@ class Sweep:
         elif self._was_copied(row):
             if now is None:
                 self.lost_ends.update({number} & self.on_host)
-            if number in self.states[STATE_DEVICE]:
-                self.states[STATE_HOST].add(number)
-                self.free_host_states -= 1
-            self._leave_device(number)
-            self._pin_offered(row)
             late = number in self.on_host
-            self.free_host -= 0 if late else len(row.key)
-            self.on_host.add(number)
+            self._come_to_host(row)
+            self._leave_device(number)
             if self.before.rules.write_back_protects:
                 self.protected.add(number)
-            if self.before.rules.write_back_copy == "staged":
-                self.settled.discard(number)
-                self.staged.add(number)
             if now is None and (KV_HOST, row.hashes[-1]) not in self.change.what.victims:
                 self._doubt(number)
                 self._doubt_above(row.parent)

@@ -237,6 +237,10 @@ def _moved(before: View, ticket: Ticket, good: int) -> dict[tuple[PoolName, int]
     return {target: before.pool(source[0]).stamp[source[1]] for source, target in moves(ticket, 0, good)}
 
 
+_ENDS_INSIDE = {"copy_to_host": "write_back_copy", "copy_on_device": "state_copy"}
+"""Kinds of copies that may end inside the step, and the rule that says so."""
+
+
 @step("HC-XFER-11")
 def books_are_kept(change: Change[Operation, Outcome]) -> int:
     """Copies and passes go on the books when they are asked of the world, and leave them by their end or by a poll."""
@@ -251,8 +255,9 @@ def books_are_kept(change: Change[Operation, Outcome]) -> int:
         expected -= {*told.backups, *told.loads}
     elif isinstance(change.op, CopyDone | CopyFailed) and change.before.tickets[change.op.ticket].to == "request":
         expected -= {change.op.ticket}
-    elif change.before.rules.write_back_copy == "blocking":
-        expected -= {effect.id for effect in change.what.effects if effect.id not in after}
+    else:
+        may_end = [kind for kind, rule in _ENDS_INSIDE.items() if getattr(change.before.rules, rule) == "blocking"]
+        expected -= {effect.id for effect in change.what.effects if effect.kind in may_end and effect.id not in after}
     if after != expected:
         raise Broken.because(f"{sorted(after)} are on the books, expected {sorted(expected)}")
     return len(expected)

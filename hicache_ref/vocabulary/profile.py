@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hicache_ref.vocabulary.base import Frozen
+from hicache_ref.vocabulary.clashes import CLASHES
 from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, STATE, STATE_DEVICE, STATE_HOST, Component, PoolName
 from hicache_ref.vocabulary.storage import TimeoutShape
 
@@ -183,9 +184,10 @@ class Rules(Frozen):
     """Whether the copy of a state for a request is submitted and ends later, or ends inside the step."""
 
     @model_validator(mode="after")
-    def _scope_keeps_contiguity(self) -> "Rules":
-        if self.contiguity and self.backup_scope == "node":
-            raise ValueError("backup_scope 'node' leaves gaps: it needs contiguity off")
+    def _do_not_clash(self) -> "Rules":
+        for clash in CLASHES:
+            if clash.is_in(vars(self)):
+                raise ValueError(str(clash))
         return self
 
     def hits_before_backup(self, policy: WritePolicy) -> int:

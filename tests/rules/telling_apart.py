@@ -96,11 +96,13 @@ SETTING: dict[str, dict[str, object]] = {
     "fetched_priority": {"eviction": "priority"},
     "prefetch_truncates": {"prefetch_allocation": "before"},
     "truncation_counts_less": {"prefetch_allocation": "before"},
-    "write_back_offers": {"write_policy": "write_back", "write_back_copy": "blocking"},
+    "write_back_offers": {"write_policy": "write_back", "write_back_copy": "blocking", "attach_offers": False},
     "evict_device_for_hopeless": {"write_policy": "write_back"},
     "match_stamps_states": {"write_through_threshold": 9},
-    "split_stamps_state": {"write_through_threshold": 9, "split_stamps": "both"},
+    "split_stamps_state": {"write_through_threshold": 9, "split_stamps": "both", "match_stamps_states": "path"},
     "load_under_load": {"write_policy": "write_back", "write_back_copy": "blocking"},
+    "storage_put": {"attach_offers": False},
+    "read_tail": {"prefetch_progress": "live"},
     "write_back_states": {"write_policy": "write_back", "write_back_copy": "blocking"},
 }
 
