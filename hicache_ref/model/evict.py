@@ -264,7 +264,8 @@ class EvictRules(CopyRules):
             return False
         if self.profile.state and not self.has_state(node) and self.rules.dead_ends == "leave":
             return True
-        return node.device is None and self.is_settled_on_host(node) and not self.is_arriving_on_host(node)
+        goes = node.device is None and node.id not in self.just_backed
+        return goes and self.is_settled_on_host(node) and not self.is_arriving_on_host(node)
 
 
 class Tally:
