@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from hicache_ref.faults.catalogue import OWN, plant_in_hybrid
+from hicache_ref.faults.catalogue import OWN, STAGED, plant_in_hybrid
 from hicache_ref.model import Model
 from hicache_ref.model.locks import LockRules, Pins
 from hicache_ref.model.state import Node
@@ -100,6 +100,14 @@ class TombstoneLosesHostState(Model):
         super().drop_state(node, pool_name)
         if pool_name == STATE_DEVICE and node.children:
             super().drop_state(node, STATE_HOST)
+
+
+@plant_in_hybrid("state-goes-uncopied", "K4", "SG-29204", expected="HC-STATE-26", rules=STAGED)
+class StateGoesUncopied(Model):
+    """Under write_back the state of an inner node is evicted and lost, although the host has room for a copy."""
+
+    def copy_before_state_goes(self, node: Node) -> None:
+        """It goes as it is."""
 
 
 @plant_in_hybrid(

@@ -112,7 +112,7 @@ class EvictRules(CopyRules):
         return True
 
     def copy_before_state_goes(self, node: Node) -> None:
-        """By the rule write_back_states = copied what a node that stays has on device is copied first."""
+        """By the rule write_back_states = copied what a node that stays has on device is copied (HC-STATE-26)."""
         wanted = self.rules.write_back_states == "copied" and self.state.policy == "write_back" and node.host is None
         if wanted and self._is_copied_by_eviction(node):
             self.facts.append("state_copied_before_it_goes")

@@ -7,7 +7,7 @@ from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.rows import NOWHERE, Row
-from hicache_ref.requirements.sweep import is_droppable
+from hicache_ref.requirements.sweep import is_droppable, sweep_of
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import ROOT, STATE, STATE_DEVICE, STATE_HOST, TIER, NodeId
 from hicache_ref.vocabulary.keys import Key
@@ -257,6 +257,19 @@ def inner_nodes_keep_kv(change: AnyChange) -> int:
         copied = was.host_state is not None and (STATE_HOST, digest) not in change.what.victims
         if inner and pool == STATE_DEVICE and copied and now.host_state != was.host_state:
             raise Broken.because(f"node {was.id} has children, and lost its state on host with that on device")
+    return judged
+
+
+@step("HC-STATE-26", "evict_state", "take_pages", "load_back", needs="victims")
+def state_is_copied_before_it_goes(change: AnyChange) -> int:
+    """Under write_back a state is copied, with the KV that stays, before it goes, if the host had room for both."""
+    judged = 0
+    for taken in sweep_of(change):
+        if taken.pool != STATE_DEVICE or not (taken.copied or taken.host_room):
+            continue
+        judged += 1
+        if not taken.copied and len(taken.row.key) <= taken.host_room:
+            raise Broken.because(f"the state of node {taken.row.id} went uncopied, {taken.host_room} pages had room")
     return judged
 
 

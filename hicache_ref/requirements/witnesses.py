@@ -60,6 +60,7 @@ FACT.update(
         "left_under_write_back": "HC-STATE-63",
         "copy_to_request_failed": "HC-STATE-64",
         "copy_to_request_waits_for_another": "HC-STATE-65",
+        "state_copied_before_it_goes": "HC-STATE-73",
     }
 )
 

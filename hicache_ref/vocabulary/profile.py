@@ -177,8 +177,8 @@ class Rules(Frozen):
     branching: Literal["resident", "cached"] = "resident"
     """Whether a match names a branching place as far as KV is resident, or as far as it is on any tier."""
 
-    write_back_states: Literal["lost", "copied"] = "lost"
-    """Whether write_back copies the state of a node that stays, and its KV with it, before it evicts the state."""
+    write_back_states: Literal["copied", "lost"] = "copied"
+    """Whether write_back copies a node that stays, KV and state, before it evicts its state, or that is lost."""
 
     state_copy: Literal["submitted", "blocking"] = "submitted"
     """Whether the copy of a state for a request is submitted and ends later, or ends inside the step."""
@@ -265,6 +265,7 @@ class Profile(Frozen):
 
 _SGLANG = {
     "write_back_copy": "blocking",
+    "write_back_states": "lost",
     "evict_host_for_hopeless": True,
     "event_namespace": False,
     "split_copies_hit_count": True,

@@ -327,6 +327,16 @@ def an_inner_node_gets_other_kv_with_its_eviction() -> Told:
     return world, op, step
 
 
+@broken("HC-STATE-26")
+def a_state_goes_uncopied_by_another_rule() -> Told:
+    world = World(state=True, write_policy="write_back")
+    world.insert("12")
+    world.insert("123", start=2)
+    world.model.rules = world.model.rules.model_copy(update={"write_back_states": "lost"})
+    op, step = world.seen(EvictState(n=1))
+    return world, op, step
+
+
 @broken("HC-STATE-23")
 def a_locked_state_is_taken() -> Told:
     world = hybrid()

@@ -30,7 +30,7 @@ LONG = pytest.mark.long
         pytest.param("upper-all", 23772, 259572, 28, marks=LONG),
         ("hybrid-small", 198, 2250, 12),
         ("hybrid", 609, 7538, 18),
-        ("hybrid-write-back", 1135, 13557, 22),
+        ("hybrid-write-back", 1143, 13665, 22),
         pytest.param("hybrid-copy", 8579, 98483, 36, marks=LONG),
         ("lower-small", 3485, 10445, 25),
         pytest.param("lower", 82305, 236814, 32, marks=LONG),

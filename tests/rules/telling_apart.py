@@ -76,7 +76,7 @@ OTHER: dict[str, object] = {
     "host_states": "arrived",
     "lock_state": "to_come",
     "branching": "cached",
-    "write_back_states": "copied",
+    "write_back_states": "lost",
 }
 SETTING: dict[str, dict[str, object]] = {
     "selective_hits": {"write_policy": "write_through_selective"},
