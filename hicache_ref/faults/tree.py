@@ -154,6 +154,18 @@ class DeepPathOverflows(Model):
         super().touch(number)
 
 
+@plant("split-uses-both-halves", "K5", OWN, expected="HC-MATCH-05", rules={"split_stamps": "none"})
+class SplitUsesBothHalves(Model):
+    """A node that is split for a shorter key looks recently used as a whole, so that what nobody asked for stays."""
+
+    def split(self, lower: Node, at: int) -> Node:
+        """Both halves are used."""
+        upper = super().split(lower, at)
+        self.stamp(upper)
+        self.stamp(lower)
+        return upper
+
+
 @plant("end-alone-is-used", "K5", "SG-12007", expected="HC-MATCH-03")
 class EndAloneIsUsed(Model):
     """A match makes its deepest node recently used, and not what is above it, so that parents look older than they are.

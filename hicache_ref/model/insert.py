@@ -215,13 +215,23 @@ class _InsertWalk:
         path = [model.state.nodes[number] for number in reversed(model.path(goal.node.id))]
         node = model.state.nodes[ROOT]
         for each in path:
-            model.pass_by(each)
-            end = self.at + len(each.key)
             if model.rules.split_raises_priority == "both":
                 each.priority = max(each.priority, self.op.priority)
-            node = model.split(each, goal.length - self.at) if end > goal.length else each
+            node = self._used(each, min(len(each.key), goal.length - self.at))
             self._meet(node)
         return node
+
+    def _used(self, node: Node, covered: int) -> Node:
+        """So many pages of the node are used, as a node of their own; the rest of it by the rule split_stamps alone."""
+        model = self.model
+        if covered == len(node.key) or model.rules.split_stamps == "both":
+            model.pass_by(node)
+        if covered == len(node.key):
+            return node
+        upper = model.split(node, covered)
+        if model.rules.split_stamps == "none":
+            model.pass_by(upper)
+        return upper
 
     def _meet(self, node: Node) -> None:
         """The node's pages are resident: its own, with the request's as duplicates, or the request's (revival)."""

@@ -1,13 +1,13 @@
 """EVICT: victims are unpinned leaves in the order of the policy, as many as are needed, and nothing is lost."""
 
 from hicache_ref.requirements.change import Change
-from hicache_ref.requirements.leaves import device_leaves, host_leaves
+from hicache_ref.requirements.leaves import device_leaves, host_leaves, is_droppable
 from hicache_ref.requirements.load import is_held_by_a_load
 from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, step
 from hicache_ref.requirements.room import Wanted, wanted_by
 from hicache_ref.requirements.rows import Row
-from hicache_ref.requirements.sweep import answered, is_droppable, sweep_of
+from hicache_ref.requirements.sweep import answered, sweep_of
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import KV, KV_DEVICE, KV_HOST, STATE_DEVICE, STATE_HOST, TIER, NodeId, PoolName
 from hicache_ref.vocabulary.operations import (

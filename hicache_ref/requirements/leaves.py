@@ -1,6 +1,7 @@
 """LEAF: the kept sets of what may be evicted next are what the definition says."""
 
 from hicache_ref.requirements.registry import Broken, always
+from hicache_ref.requirements.rows import Row
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import ROOT, NodeId
 
@@ -25,6 +26,19 @@ def host_leaves(view: View) -> set[NodeId]:
         if row.device is None and row.host is not None and not row.lock and row.id not in inner
         and not (written and written.intersection(row.host))
     }  # fmt: skip
+
+
+def arrives_on_host(view: View, row: Row) -> bool:
+    """Whether an operation on the books writes a host copy of the row, KV or state."""
+    if row.host is not None and view.host.written.intersection(row.host):
+        return True
+    return row.host_state is not None and not view.states[1].written.isdisjoint(row.host_state)
+
+
+def is_droppable(view: View, row: Row, below: dict[NodeId, list[Row]]) -> bool:
+    """Nothing at or below the row is locked, or pinned by storage work."""
+    free = not row.lock and row.id not in view.storage_pins
+    return free and all(is_droppable(view, child, below) for child in below.get(row.id, ()))
 
 
 @always("HC-LEAF-01", "nodes", "leaves")

@@ -101,6 +101,24 @@ def path_is_used(change: Change[MatchPrefix | Lock | Insert, Matched | Done | In
     return len(path)
 
 
+@step("HC-MATCH-05", "match_prefix", "lock", "insert")
+def nothing_else_is_used(change: Change[MatchPrefix | Lock | Insert, Matched | Done | Inserted]) -> int:
+    """No node off the path was used in this step; by the rule split_stamps = both the rest of one that was split."""
+    before, after = change.before, change.after
+    found = after.cached(change.hashes)
+    if not isinstance(change.op, Insert):
+        found = found[: ends(after, change.hashes).best]
+    matches = not (isinstance(change.op, Lock) and change.op.at == "node")
+    allowed = {row.id for row, _ in found} if matches else set()
+    if after.rules.split_stamps == "both":
+        new = after.row.keys() - before.row.keys()
+        allowed |= new | {row.id for row in after.rows if row.parent in new and row.id in before.row}
+    off = [row.id for row in after.rows if row.last > before.clock and row.id not in allowed]
+    if off:
+        raise Broken.because(f"nodes {off} were used in this step, and are not on the path of {change.op.key}")
+    return len(found)
+
+
 @step("HC-MATCH-04", "match_prefix")
 def looking_changes_nothing(change: Match) -> int:
     """Copies, locks, contents, receipts and operations are as before; only ends and recency of nodes may differ."""

@@ -4,10 +4,11 @@ from typing import Any
 
 from hicache_ref.requirements.backup import may_lose_state
 from hicache_ref.requirements.change import Change
+from hicache_ref.requirements.leaves import is_droppable
 from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.rows import NOWHERE, Row
-from hicache_ref.requirements.sweep import is_droppable, sweep_of
+from hicache_ref.requirements.sweep import sweep_of
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import ROOT, STATE, STATE_DEVICE, STATE_HOST, TIER, NodeId
 from hicache_ref.vocabulary.keys import Key

@@ -6,10 +6,10 @@ from typing import Any
 
 from hicache_ref.model.records import Record
 from hicache_ref.requirements.change import Change
+from hicache_ref.requirements.leaves import arrives_on_host
 from hicache_ref.requirements.match import ends
 from hicache_ref.requirements.rows import NOWHERE, Row, copy_in
 from hicache_ref.requirements.taken import Rank, Taken, rank_of
-from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import (
     KV,
     KV_DEVICE,
@@ -89,10 +89,13 @@ class Sweep:
                 self.locks[row.id] = row.lock + 1
                 self.state_locks[row.id] = row.state_lock + (row.hashes[-1] == prefix[-1])
         elif isinstance(op, Insert):
-            for row, at in self.before.cached(self.change.hashes):
+            found = self.before.cached(self.change.hashes)
+            cut = [row.id for row, at in found[-1:] if at + 1 < len(row.hashes) and rules.split_stamps == "none"]
+            for row, at in found:
                 if rules.split_raises_priority == "both":
                     self.row[row.id] = row._replace(priority=max(row.priority, op.priority))
-                self._pass_by(row)
+                if row.id not in cut:
+                    self._pass_by(row)
                 if at + 1 == len(row.hashes):
                     self.resident.add(row.id)
                 if row.hashes[-1] == self.change.hashes[-1]:
@@ -391,16 +394,3 @@ def answered(change: Change[Any, Any]) -> Record | None:
     if not isinstance(told, Polled) or told.backups or told.loads or len(told.answers) != 1:
         return None
     return change.before.storage.records.get(told.answers[0])
-
-
-def arrives_on_host(view: View, row: Row) -> bool:
-    """Whether an operation on the books writes a host copy of the row, KV or state."""
-    if row.host is not None and view.host.written.intersection(row.host):
-        return True
-    return row.host_state is not None and not view.states[1].written.isdisjoint(row.host_state)
-
-
-def is_droppable(view: View, row: Row, below: dict[NodeId, list[Row]]) -> bool:
-    """Nothing at or below the row is locked, or pinned by storage work."""
-    free = not row.lock and row.id not in view.storage_pins
-    return free and all(is_droppable(view, child, below) for child in below.get(row.id, ()))

@@ -81,6 +81,15 @@ def a_match_is_no_use() -> Told:
     return world, op, step
 
 
+@broken("HC-MATCH-05")
+def an_insert_uses_the_rest_of_what_it_splits() -> Told:
+    world = cached("123")
+    world.write("12")
+    op, step = world.seen(Insert(rid="r", key=key("12"), start=0))
+    world.node("123").last[KV] = world.state.clock
+    return world, op, step
+
+
 @broken("HC-MATCH-04")
 def a_match_changes_the_policy() -> Told:
     world = cached()
