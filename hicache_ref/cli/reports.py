@@ -88,20 +88,22 @@ class Run:
             self.description,
             walks=self.walks,
             stopped=self.outlook.stopped,
-            remarks=[*self._about_known(), *self._about_others(), *self.remarks],
+            remarks=[*self._about_known(verdict), *self._about_others(), *self.remarks],
             verdict=emphasised(verdict.verdict, COLOURS[verdict.verdict], color=color),
         )
 
-    def _about_known(self) -> list[str]:
+    def _about_known(self, verdict: CheckReport) -> list[str]:
         """Each known divergence whose trace was replayed, and whether it is still there; blind, each that was found."""
         met: dict[str | None, int] = {}
         for each in self.outlook.divergences:
             met[each.known] = min(len(each.steps), met.get(each.known, len(each.steps)))
+        again = {each.id: each for each in verdict.known}
         said = []
         for entry in self.known:
-            if entry.id in self.outlook.replayed:
-                state = "still fails" if self.outlook.replayed[entry.id] else "gone"
+            if entry.id in again:
+                state = "still fails" if again[entry.id].still_fails else "gone"
                 state += ", met" if entry.id in met else ""
+                state += ", ALARM: this release is pinned by hash and cannot have been repaired" * again[entry.id].alarm
             elif self.blind and entry.id in met:
                 state = f"found, {met[entry.id]} operations"
             else:

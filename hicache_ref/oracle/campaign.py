@@ -166,10 +166,12 @@ class Campaign:
         return time.monotonic() >= self.ends_at
 
     def _replay_known(self) -> None:
-        """Each known divergence of this adapter is tried again by its own trace."""
+        """Each known divergence is tried again by its own trace, if the adapter has all operations of that."""
         for entry in self.heeded:
             if self.stop:
                 return
+            if not {op.op for op in entry.trace} <= self.description.operations:
+                continue
             steps = tuple(Recorded(op) for op in entry.trace)
             again, met = self._replayed(steps, entry.profile, forgiving=False)
             fails = again.finding is not None and entry.covers(again.finding, entry.trace, met)

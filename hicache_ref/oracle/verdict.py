@@ -65,6 +65,15 @@ class DivergenceLine(Frozen):
     """Which known divergence it is; None: a new one."""
 
 
+class KnownLine(Frozen):
+    """One known divergence whose own trace was executed again."""
+
+    id: str
+    still_fails: bool
+    alarm: bool
+    """Whether it is gone from a release that is pinned by hash, where nothing can have repaired it."""
+
+
 class CheckReport(Frozen):
     """The result of a check; its JSON is a contract."""
 
@@ -80,6 +89,8 @@ class CheckReport(Frozen):
     requirements: Exercised
     witnesses: Reached
     divergences: tuple[DivergenceLine, ...]
+    known: tuple[KnownLine, ...] = ()
+    """What was known before; empty where nothing was, or a run was blind."""
 
 
 def is_observable(requirement: Requirement, description: Description, outlook: Outlook) -> bool:
@@ -155,15 +166,20 @@ def check_report(
 ) -> CheckReport:
     """The verdict on the run. Known divergences do not make it red; what was promised and not met keeps it from green.
 
+    It is red too where a known divergence is gone that cannot be: the adapter or the oracle sees less than it did.
     `strict` promises all that can be met, however short the run.
     """
+    known = tuple(
+        KnownLine(id=name, still_fails=fails, alarm=description.pinned and not fails)
+        for name, fails in outlook.replayed.items()
+    )
     promise = inf if strict else outlook.steps
     requirements = exercised(description, outlook, wanted, promise)
     witnesses = reached(description, outlook, wanted, promise)
     word: Word = "conforms"
     if outlook.oracle_fault is not None:
         word = "oracle-fault"
-    elif any(each.known is None for each in divergences):
+    elif any(each.known is None for each in divergences) or any(each.alarm for each in known):
         word = "divergence"
     elif outlook.stopped or _left_open(requirements, witnesses):
         word = "inconclusive"
@@ -180,6 +196,7 @@ def check_report(
         requirements=requirements,
         witnesses=witnesses,
         divergences=tuple(divergences),
+        known=known,
     )
 
 

@@ -80,6 +80,9 @@ class Description(Frozen):
 
     events: bool = False
 
+    pinned: bool = False
+    """Whether it runs a release that is pinned by hash, changed in nothing: what was wrong in it cannot be repaired."""
+
     @property
     def alphabet(self) -> frozenset[str]:
         """The operations that can be asked of it: without states those of states are not."""

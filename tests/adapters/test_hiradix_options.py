@@ -166,3 +166,14 @@ def test_a_profile_that_the_release_does_not_follow_is_named(profile: Profile, s
     adapter, _ = child(version="0.5.2")
     with pytest.raises(AdapterError, match=said):
         adapter.reset(profile)
+
+
+@pytest.mark.peers
+def test_a_release_is_pinned_as_long_as_nothing_in_it_is_changed(tmp_path: Path) -> None:
+    """Goal: what can have been repaired is no alarm. Method: a wheel as it is, and with one thing changed at a time."""
+    empty = tmp_path / "empty.py"
+    empty.touch()
+    source = str(root_of("0.5.20", fetch=False))
+    assert [True, True] == [child(**options)[1].pinned for options in ({}, {"storage": "off"})]
+    changes = ({"source": source}, {"preload": str(empty)}, {"batch": "1"})
+    assert [False] * 3 == [child(**options)[1].pinned for options in changes]

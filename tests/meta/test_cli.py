@@ -50,7 +50,7 @@ def test_a_group_alone_says_what_there_is(shell: Shell) -> None:
 
 REPORT_KEYS = [
     "verdict", "rules_only", "adapter", "profile", "level", "completion", "steps", "seconds", "seed", "requirements",
-    "witnesses", "divergences",
+    "witnesses", "divergences", "known",
 ]  # fmt: skip
 
 

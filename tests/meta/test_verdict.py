@@ -66,6 +66,17 @@ def test_the_words() -> None:
     assert {"conforms": 0, "divergence": 1, "oracle-fault": 3, "inconclusive": 4} == EXIT_CODES
 
 
+@pytest.mark.parametrize(("pinned", "word"), [(True, "divergence"), (False, "conforms")])
+def test_a_known_divergence_cannot_leave_a_pinned_release(pinned: bool, word: str) -> None:
+    """Goal: an adapter or oracle that sees less than it did is noticed. Method: one entry gone, one still there."""
+    description = ALL.model_copy(update={"pinned": pinned})
+    report = verdict(description, outlook(replayed={"K-1": True, "K-2": False}), KNOWN)
+
+    assert word == report.verdict
+    assert [("K-1", True, False), ("K-2", False, pinned)] == [(k.id, k.still_fails, k.alarm) for k in report.known]
+    assert "conforms" == verdict(description, outlook(replayed={"K-1": True}), KNOWN).verdict
+
+
 def test_what_was_not_met_is_named() -> None:
     """Goal: a run that reached too little is not green. Method: a requirement without subjects, a witness missed."""
     seen = outlook(tally=without("HC-LOCK-01"), reached=without("HC-PAGE-50"))

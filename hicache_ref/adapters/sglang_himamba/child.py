@@ -31,7 +31,8 @@ class SglangHiMamba(SglangHiRadix):
 
     def described(self, traits: Any, version: str) -> Description:
         """What these caches are and have."""
-        return describe(traits, version, storage=self.setup.storage, events=self._publishes())
+        setup = self.setup
+        return describe(traits, version, storage=setup.storage, events=self._publishes(), pinned=setup.is_pinned)
 
     def expect_followable(self, profile: Profile) -> None:
         """The profile asks for nothing but what these caches do. Raises AdapterError."""

@@ -10,9 +10,9 @@ from hicache_ref.vocabulary.profile import Profile
 NAME = "sglang-himamba"
 
 
-def describe(traits: HybridTraits, version: str, *, storage: bool, events: bool) -> Description:
+def describe(traits: HybridTraits, version: str, *, storage: bool, events: bool, pinned: bool) -> Description:
     """What the tree's caches are and have: pages of one token, LRU, always with states."""
-    said = following.describe(traits, version, storage=storage, events=events)
+    said = following.describe(traits, version, storage=storage, events=events, pinned=pinned)
     return said.model_copy(
         update={
             "name": NAME, "operations": said.operations | STATE_OPERATIONS, "hybrid": "always", "page_sizes": (1,),

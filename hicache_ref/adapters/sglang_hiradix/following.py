@@ -22,7 +22,7 @@ CHOSEN_BY_PROFILE = frozenset({"write_policy", "write_through_threshold", "evict
 PAGE_SIZES = (1, 2, 4)
 
 
-def describe(traits: Traits, version: str, *, storage: bool, events: bool) -> Description:
+def describe(traits: Traits, version: str, *, storage: bool, events: bool, pinned: bool) -> Description:
     """What the tree's caches are and have."""
     # The write policy has no call of its own: from 0.5.9 an attach may change it, while nothing at all runs.
     missing = {"copy_failed", "set_write_policy"} | STATE_OPERATIONS
@@ -57,6 +57,7 @@ def describe(traits: Traits, version: str, *, storage: bool, events: bool) -> De
         # The detach of 0.5.20 commits what has been read first, which the model gives up.
         forces=storage and traits.attaches and not traits.acknowledges_batches,
         events=events,
+        pinned=pinned,
     )
 
 

@@ -23,3 +23,8 @@ class Setup(BaseModel):
 
     preload: str | None = None
     batch: int | None = None
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether a release runs as its wheel, which is pinned by hash, has it, under sizes that a profile names."""
+        return bool(self.version) and not self.files and self.preload is None and self.batch is None

@@ -38,7 +38,7 @@ def adapter_of(core: str, components: str, plant: str, source: Path) -> TreeCore
     bindings = load_bindings(source) if core == "rust" else python_bindings(source)
     has_states = components == "full+mamba"
     caller = PLANTS.get(plant, StateCaller) if has_states else ObservedCaller
-    return TreeCoreAdapter(bindings, caller, describe(has_states=has_states))
+    return TreeCoreAdapter(bindings, caller, describe(has_states=has_states, pinned=plant == "none"))
 
 
 def main(arguments: list[str]) -> None:

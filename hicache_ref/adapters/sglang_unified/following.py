@@ -16,9 +16,9 @@ UNOBSERVABLE = (
 """Requirements that cannot be seen with states, each with its reason."""
 
 
-def describe(*, has_states: bool) -> Description:
+def describe(*, has_states: bool, pinned: bool = False) -> Description:
     """As the compiled core of full attention, or with states: pages of one token, no pairs (MambaComponent)."""
-    changed: dict[str, object] = {"name": "sglang-unified"}
+    changed: dict[str, object] = {"name": "sglang-unified", "pinned": pinned}
     if has_states:
         changed |= {"hybrid": "always", "page_sizes": (1,),
                     "bigram": False, "profile": PROFILE, "unobservable": UNOBSERVABLE}  # fmt: skip
