@@ -2,17 +2,20 @@
 
 import zlib
 from collections.abc import Iterator
+from gzip import GzipFile
 from io import BufferedIOBase, BufferedReader
 from itertools import count
-from lzma import LZMAError
+from lzma import LZMAError, LZMAFile
 from pathlib import Path
 from reprlib import Repr
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, from_json
 
 LINE_BYTES_MAX = 8 * 2**20
 """A longer line is no line of ours: reading stops before it fills the memory."""
+
+_BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "UTF-8", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = 40
@@ -35,23 +38,55 @@ class FileError(Exception):
         return f"{place}: {self.text}"
 
 
-def lines(path: Path, stream: BufferedIOBase, error: type[FileError]) -> Iterator[tuple[int, bytes]]:
+def lines(path: Path, stream: BufferedReader, error: type[FileError]) -> Iterator[tuple[int, bytes]]:
     """Each line of `stream` has been given with its number from 1 and its newline, if it has one.
 
-    Raises `error` where the stream breaks off, holds a NUL byte, or has a line above `LINE_BYTES_MAX` bytes.
+    A stream compressed by gzip or xz is unpacked, whatever the name of its file. Raises `error` where the stream
+    breaks off, begins with a byte order mark, holds a NUL byte or a number that JSON does not have, or has a line above
+    `LINE_BYTES_MAX` bytes.
     """
+    unpacked: BufferedIOBase | None = None
     for number in count(1):
         try:
-            line = stream.readline(LINE_BYTES_MAX + 1)
+            unpacked = unpacked or _unpacked(stream)
+            line = unpacked.readline(LINE_BYTES_MAX + 1)
         except (OSError, EOFError, LZMAError, zlib.error) as problem:
             raise error(path, number, f"cannot be read ({problem}), expected a whole file") from None
         if not line:
             return
         if len(line) > LINE_BYTES_MAX:
             raise error(path, number, f"line of more than {LINE_BYTES_MAX} bytes, expected no more")
+        for mark, encoding in _BYTE_ORDER_MARKS.items():
+            if number == 1 and line.startswith(mark):
+                raise error(path, 1, f"a byte order mark of {encoding}, expected JSON lines in UTF-8 without one")
         if b"\0" in line:
             raise error(path, number, f"binary data (NUL at byte {line.index(0)}), expected JSON lines in UTF-8")
+        if _has_no_number(line):
+            raise error(path, number, "a number NaN or Infinity, which JSON does not have, expected an integer")
         yield number, line
+
+
+def _unpacked(stream: BufferedReader) -> BufferedIOBase:
+    """The bytes in the stream, which its first bytes may call compressed."""
+    head = stream.peek(6)
+    if head.startswith(b"\x1f\x8b"):
+        return GzipFile(fileobj=stream)
+    return LZMAFile(stream) if head.startswith(b"\xfd7zXZ\0") else stream
+
+
+def _has_no_number(line: bytes) -> bool:
+    """Whether the line is JSON but for NaN or Infinity outside of strings."""
+    if b"NaN" not in line and b"Infinity" not in line:
+        return False
+    try:
+        from_json(line)
+    except ValueError:
+        return False
+    try:
+        from_json(line, allow_inf_nan=False)
+    except ValueError:
+        return True
+    return False
 
 
 def opened(path: Path, error: type[FileError]) -> BufferedReader:

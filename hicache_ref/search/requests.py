@@ -4,11 +4,8 @@ A block id stands for the same tokens after the same blocks wherever it appears,
 and one id can stand for one page.
 """
 
-import gzip
-import lzma
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import BufferedIOBase, BufferedReader
 from itertools import count as numbers
 from itertools import islice
 from pathlib import Path
@@ -55,13 +52,13 @@ class _Row(BaseModel):
 def read_requests(path: Path | str, block_tokens: int = BLOCK_TOKENS) -> Iterator[Request]:
     """The requests of a file are given one by one, in the order of its lines; the file is never held whole.
 
-    The file holds one JSON object a line, plain or compressed (`.gz`, `.xz`), with `timestamp` in ms, `input_length`
+    The file holds one JSON object a line, plain or compressed by gzip or xz, with `timestamp` in ms, `input_length`
     and `output_length` in tokens, and `hash_ids`: one id a block of `block_tokens` tokens, the last one partial.
     Raises RequestError at the line that is wrong.
     """
     path = Path(path)
     with opened(path, RequestError) as stream:
-        for number, line in lines(path, _unpacked(path, stream), RequestError):
+        for number, line in lines(path, stream, RequestError):
             try:
                 row = _Row.model_validate_json(line.rstrip(), strict=True)
             except ValidationError as problem:
@@ -71,14 +68,6 @@ def read_requests(path: Path | str, block_tokens: int = BLOCK_TOKENS) -> Iterato
                 text = f"{len(row.hash_ids)} hash_ids, expected {whole + bool(rest)}"
                 raise RequestError(path, number, f"{text} for {row.input_length} tokens in blocks of {block_tokens}")
             yield Request(row.timestamp, row.hash_ids[:whole], (rest + row.output_length) // block_tokens)
-
-
-def _unpacked(path: Path, stream: BufferedReader) -> BufferedIOBase:
-    if path.suffix == ".xz":
-        return lzma.LZMAFile(stream)
-    if path.suffix == ".gz":
-        return gzip.GzipFile(fileobj=stream)
-    return stream
 
 
 @dataclass(frozen=True, slots=True)

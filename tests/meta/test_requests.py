@@ -86,12 +86,16 @@ def test_a_wrong_row_is_named(tmp_path: Path, data: bytes, complaint: str) -> No
 
 @pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress)])
 def test_a_broken_archive_is_named(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
-    """Goal: no traceback from a library. Method: an archive cut off, and a file that is none."""
-    for data in (pack(ROWS)[:-20], b"hello"):
+    """Goal: no traceback from a library. Method: an archive cut off, and a file that is none, whatever its name."""
+    expected = (
+        (pack(ROWS)[:-20], r":[1-4]: cannot be read \(.*\), expected a whole file$"),
+        (b"hello", r":1: not JSON \(.*\), expected one JSON object a line$"),
+    )
+    for data, complaint in expected:
         path = tmp_path / f"rows.jsonl{suffix}"
         path.write_bytes(data)
 
-        with pytest.raises(RequestError, match=r":[1-4]: cannot be read \(.*\), expected a whole file$"):
+        with pytest.raises(RequestError, match=complaint):
             list(read_requests(path))
 
 

@@ -1,11 +1,13 @@
 """Traces: what is written is read back, and what is no trace is refused with file and line."""
 
+import gzip
+import lzma
 import os
 import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -185,6 +187,17 @@ def test_keys_of_a_later_version_are_ignored(tmp_path: Path) -> None:
         ([FIRST, STEP, b'{"i":\0}\n'], "3: binary data (NUL at byte 5), expected JSON lines in UTF-8"),
         ([FIRST, b'{"i":0,"x":"\xff"}\n'], "2: binary data (byte 12), expected JSON lines in UTF-8"),
         ([FIRST, b"[" * 5000 + b"\n"], "2: not JSON (recursion limit exceeded at byte 202), expected one"),
+        ([b"\xef\xbb\xbf", FIRST], "1: a byte order mark of UTF-8, expected JSON lines in UTF-8 without one"),
+        ([b"\xff\xfe{\0"], "1: a byte order mark of UTF-16, expected JSON lines in UTF-8 without one"),
+        (
+            [FIRST, STEP.replace(b"}\n", b',"meta":{"ms":NaN}}\n')],
+            "2: a number NaN or Infinity, which JSON does not have, expected an integer",
+        ),
+        (
+            [FIRST, STEP, STEP.replace(b"}\n", b',"meta":{"ms":-Infinity}}\n')],
+            "3: a number NaN or Infinity, which JSON does not have, expected an integer",
+        ),
+        ([gzip.compress(FIRST + STEP)[:40]], "1: cannot be read (Compressed file ended before"),
         ([FIRST, STEP, STEP], "3: step 0, expected step 1"),
         ([FIRST, STEP.replace(b'"i":0', b'"i":1')], "2: step 1, expected step 0"),
         ([FIRST, STEP.replace(b'"i":0', b'"i":"0"')], "2: i is '0', expected a valid integer"),
@@ -205,6 +218,21 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, pieces: list[bytes], compla
     assert said.startswith(complaint)
     assert ", expected " in said
     assert "\n" not in said
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
+def test_a_compressed_trace_is_read(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    """Goal: long recordings are kept compressed. Method: one trace, packed, under a name that does not say so."""
+    path = write(tmp_path / "t.jsonl", pack(FIRST + STEP))
+
+    assert (HEADER, (loads(STEP),)) == (read_trace(path).header, read_trace(path).steps)
+
+
+def test_nan_in_a_string_is_a_word(tmp_path: Path) -> None:
+    """Goal: only numbers are refused. Method: both words in a text that is shown."""
+    path = write(tmp_path / "t", FIRST, STEP.replace(b"}\n", b',"meta":{"note":"NaN or Infinity"}}\n'))
+
+    assert {"note": "NaN or Infinity"} == read_trace(path).steps[0].meta
 
 
 def test_a_line_that_never_ends_is_refused(tmp_path: Path) -> None:
