@@ -158,8 +158,8 @@ class EvictRules(CopyRules):
     def _victims(self, pool_name: PoolName, leaves: set[NodeId]) -> Iterator[Node]:
         """Victims in the order of the policy, from the *kept* leaf set: a stale one has to show (HC-EVICT-01).
 
-        Evicting a node can make a leaf of the nearest node above that is left, and of no other. A node that stays is
-        not tried again.
+        Evicting a node can make a leaf of the nearest node above that is left; of a hybrid model also of another, for
+        what goes from host to make room may take a tombstone along. A node that stays is not tried again.
         """
         nodes, heap = self.state.nodes, [(self._rank(number), number) for number in leaves]
         heapq.heapify(heap)
@@ -177,10 +177,13 @@ class EvictRules(CopyRules):
                 heapq.heappush(heap, (least, number))
             self.victims.append((pool_name, node.hashes[-1]))
             path = self.path(node.parent)
+            before = frozenset(leaves) if self.profile.state else None
             yield node
-            above = next((number for number in path if number in nodes), ROOT)
-            if above in leaves:
-                heapq.heappush(heap, (self._rank(above), above))
+            new = {next((number for number in path if number in nodes), ROOT)} & leaves
+            if before is not None:
+                new |= leaves - before
+            for number in new:
+                heapq.heappush(heap, (self._rank(number), number))
 
     def _rank(self, number: NodeId) -> Rank:
         node = self.state.nodes.get(number)
