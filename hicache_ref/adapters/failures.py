@@ -4,14 +4,16 @@
 class ImplementationFailed(Exception):
     """The implementation under test failed instead of answering (HC-CONF-01).
 
-    `raw` is what it said, as far as it said anything; `stderr` the last lines of its standard error.
+    `raw` is what it said, as far as it said anything; `stderr` the last lines of its standard error; `line` the file
+    and line where it raised, if it says so.
     """
 
-    def __init__(self, what: str, raw: str = "", stderr: tuple[str, ...] = ()) -> None:
+    def __init__(self, what: str, raw: str = "", stderr: tuple[str, ...] = (), line: str | None = None) -> None:
         super().__init__(what)
         self.what = what
         self.raw = raw
         self.stderr = stderr
+        self.line = line
 
     def __str__(self) -> str:
         last = next((line for line in reversed(self.stderr) if line.strip()), "")

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hicache_ref.adapters.failures import ImplementationFailed
+from hicache_ref.search.finding import line_raised
 from hicache_ref.vocabulary.adapter import AdapterError, Description
 from hicache_ref.vocabulary.observation import OBSERVATION, Level, Observation
 from hicache_ref.vocabulary.operations import SPECIAL_FIELDS, Operation
@@ -50,7 +51,8 @@ class InProcess:
         except AdapterError:
             raise
         except Exception as error:
-            raise AdapterError(f"{self._name()}.reset raised {type(error).__name__}: {error}") from error
+            said = f"{type(error).__name__}: {error} ({line_raised(error)})"
+            raise AdapterError(f"{self._name()}.reset raised {said}") from error
 
     def apply(self, operation: Operation) -> Outcome:
         """The method has returned this. Raises ImplementationFailed for no outcome, and what the method raises."""

@@ -133,7 +133,9 @@ class ProcessAdapter:
         try:
             return self._decode(self._exchange(line, 1)[0], number, kind)
         except ImplementationRaised as error:
-            raise AdapterError(error.raw.removeprefix("AdapterError: ")) from error
+            said = error.raw.removeprefix("AdapterError: ")
+            place = f" ({error.line})" if error.line and said == error.raw else ""
+            raise AdapterError(f"{said}{place}") from error
         except ImplementationFailed as error:
             raise AdapterError(f"cannot {verb} {self.name!r}: {error}") from error
 
@@ -160,7 +162,7 @@ class ProcessAdapter:
         if reply.id != number:
             raise self._nonsense(line, f"id {reply.id}, expected {number}")
         if reply.error is not None:
-            raise ImplementationRaised(f"the implementation raised {reply.error}", raw=reply.error)
+            raise ImplementationRaised(f"the implementation raised {reply.error}", raw=reply.error, line=reply.line)
         if reply.result is None:
             raise self._nonsense(line, "neither result nor error")
         return reply.result

@@ -18,6 +18,7 @@ from hicache_ref.adapters.wire import (
     Reply,
     ResetRequest,
 )
+from hicache_ref.search.finding import line_raised
 from hicache_ref.vocabulary.adapter import Adapter
 from hicache_ref.vocabulary.observation import OBSERVATION
 from hicache_ref.vocabulary.outcomes import OUTCOME
@@ -53,7 +54,7 @@ def _answer(adapter: Adapter, line: bytes) -> bytes:
         if not _is_reportable(error):
             raise
         place = f" in {_raiser(error)}" if isinstance(request, ApplyRequest) else ""
-        return _error(request.id, f"{type(error).__name__}{place}: {error}")
+        return _error(request.id, f"{type(error).__name__}{place}: {error}", line_raised(error))
     return b'{"id":%d,"result":%b}\n' % (request.id, result)
 
 
@@ -81,8 +82,8 @@ def _is_reportable(error: BaseException) -> bool:
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
-def _error(number: int, text: str) -> bytes:
-    return Reply[Nothing](id=number, error=text).model_dump_json(exclude_none=True).encode() + b"\n"
+def _error(number: int, text: str, line: str | None = None) -> bytes:
+    return Reply[Nothing](id=number, error=text, line=line).model_dump_json(exclude_none=True).encode() + b"\n"
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -2,7 +2,7 @@
 
 A request is `{"id": 1, "verb": "apply", "op": {...}}`; verbs are `describe`, `reset` (with `profile`), `apply`
 (with `op`) and `observe` (with `level`). A reply repeats the id and has either `result`, or `error` with the
-text of what was raised.
+text of what was raised, and beside it `line`, the file and line where, if there is one.
 """
 
 from typing import Annotated, Generic, Literal, TypeVar
@@ -64,6 +64,7 @@ class Reply(Frozen, Generic[Result]):
     id: int
     result: Result | None = None
     error: str | None = None
+    line: str | None = None
 
 
 class Nothing(Frozen):

@@ -70,7 +70,7 @@ class Run:
 
     def _filed(self, divergence: Divergence, folder: Path) -> tuple[Path, str]:
         """The file of its trace, and its report, which lies beside it."""
-        path = folder / f"{stem(divergence.finding.requirement, divergence.profile, divergence.steps)}.jsonl"
+        path = folder / f"{stem(divergence.finding, divergence.profile, divergence.steps)}.jsonl"
         story = self.story(divergence)
         steps = story.trace_steps()
         write_trace(path, Trace(self.header(divergence.profile), steps))

@@ -5,15 +5,18 @@ from hashlib import sha256
 from pathlib import Path
 
 from hicache_ref.oracle.known import canonical
-from hicache_ref.search.finding import Recorded
+from hicache_ref.search.finding import Finding, Recorded
 from hicache_ref.trace import TraceError
 from hicache_ref.vocabulary.profile import Profile
 
 
-def stem(requirement: str, profile: Profile, steps: Sequence[Recorded]) -> str:
-    """The name, without suffix, that the same divergence gets again: profile and steps up to the names of handles."""
-    text = "\n".join((profile.model_dump_json(), *canonical([recorded.op for recorded in steps])))
-    return f"{requirement}-{sha256(text.encode()).hexdigest()[:8]}"
+def stem(finding: Finding, profile: Profile, steps: Sequence[Recorded]) -> str:
+    """The name, without suffix, that the same divergence gets again: finding, profile and steps up to names of handles.
+
+    Two crashes of one trace are two findings, and each has its own files.
+    """
+    text = "\n".join((repr(finding.identity), profile.model_dump_json(), *canonical([step.op for step in steps])))
+    return f"{finding.requirement}-{sha256(text.encode()).hexdigest()[:8]}"
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,6 +1,8 @@
 """Findings: what a stepper raises when a step broke a requirement, differed, or crashed."""
 
+import os
 import re
+import sys
 import traceback
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -67,12 +69,27 @@ class Found(Exception):
 def crash(error: BaseException, op: Operation, requirement: str, source: Source = "crash") -> Finding:
     """The finding for an exception that a step raised.
 
-    One that carries `raw`, what another process said, was raised there: its words say the place, without numbers.
+    One that carries `raw`, what another process said, was raised there: its words say the place, without numbers;
+    its `line` says the line, which is told and is no part of the place.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    text = str(error) if hasattr(error, "raw") else f"{type(error).__name__}: {error}"
     if hasattr(error, "raw"):
+        text = str(error)
         place = re.sub(r"\[.*?\]|\d+", "#", text.splitlines()[0])[:_PLACE_CHARACTERS]
+        line = getattr(error, "line", None)
     else:
+        text = f"{type(error).__name__}: {error}"
         place = f"{type(error).__name__} in {frames[-1].name}" if frames else type(error).__name__
+        line = line_raised(error)
+    text += f" ({line})" if line else ""
     return Finding(requirement=requirement, text=text, operation=op.op, source=source, raised=place)
+
+
+def line_raised(error: BaseException) -> str | None:
+    """The file and line where the error was raised, the file from where modules are found; None if it never was."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return None
+    name, roots = frames[-1].filename, [os.path.join(root, "") for root in sys.path if root]
+    root = max((root for root in roots if name.startswith(root)), key=len, default="")
+    return f"{name.removeprefix(root)}:{frames[-1].lineno}"

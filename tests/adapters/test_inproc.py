@@ -1,9 +1,12 @@
 """An object in this process as an adapter: operations are calls of its methods."""
 
+import re
+
 import pytest
 
 from hicache_ref.adapters.failures import ImplementationFailed
 from hicache_ref.adapters.inproc import InProcess
+from hicache_ref.search.finding import crash
 from hicache_ref.vocabulary.adapter import AdapterError, Description
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Reset, TakePages
@@ -66,6 +69,31 @@ def test_an_object_must_be_made_new_and_be_seen() -> None:
         adapter.reset(Profile())
     with pytest.raises(AdapterError, match=r"Answers has no method observe\(level\)"):
         adapter.observe("counts")
+
+
+class Unready(Answers):
+    """An object that cannot be made new, nor do anything."""
+
+    def reset(self, profile: Profile) -> None:
+        """Raises."""
+        raise KeyError("no such pool")
+
+    def take_pages(self, rid: str, n: int) -> object:
+        """Raises."""
+        raise KeyError("no such page")
+
+
+def test_what_an_object_raises_is_told_with_file_and_line() -> None:
+    """Goal: the line to look at is in the report. Method: an object that raises in a reset and in a step."""
+    adapter = InProcess(Unready(None), DESCRIPTION)
+    with pytest.raises(AdapterError, match=r"raised KeyError: 'no such pool' \(.*test_inproc\.py:\d+\)$"):
+        adapter.reset(Profile())
+    with pytest.raises(KeyError) as caught:
+        adapter.apply(TAKE)
+    found = crash(caught.value, TAKE, "HC-CONF-01")
+
+    assert "KeyError in take_pages" == found.raised
+    assert re.fullmatch(r"KeyError: 'no such page' \(.*test_inproc\.py:\d+\)", found.text)
 
 
 class Clearable(Answers):

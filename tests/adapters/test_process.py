@@ -1,6 +1,7 @@
 """The transport: a child answers as the object would in this process, and whatever else it does is told apart."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -97,6 +98,7 @@ def test_an_exception_is_an_answer_and_the_child_lives_on(toy: ProcessAdapter, a
     with pytest.raises(ImplementationRaised, match=text) as caught:
         toy.step(take(act), "counts")
     assert text in caught.value.raw
+    assert re.fullmatch(r"(.*/)?toy_child\.py:\d+", caught.value.line or "")
     assert (before, 1) == (pid_of(toy), toy.observe("counts").counts.free_device)
 
 

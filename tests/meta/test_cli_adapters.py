@@ -82,7 +82,7 @@ def misbehaving(shell: Shell) -> Shell:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("raise", "raised RuntimeError in apply: page 7 is lost"),
+        ("raise", "raised RuntimeError in apply: page 7 is lost (engine.py:29)"),
         ("hang", "did not answer within 0.5 s"),
         ("die", "was ended by SIGABRT"),
         ("nonsense", "TypeError in apply: apply returned {'kind': 'perhaps'}, expected an"),
