@@ -27,6 +27,8 @@ from hicache_ref.vocabulary.profile import Profile
 
 FORMAT: Final = "hicache-ref-trace"
 VERSION: Final = 1
+RAISED_KEY: Final = "raised"
+"""In the `meta` of a step without outcome: what the implementation raised instead of answering."""
 
 _CHOICES: TypeAdapter[tuple[Choice, ...]] = TypeAdapter(tuple[Choice, ...])
 _END_HEAD = re.compile(rb'\s*\{\s*"ended"\s*:')

@@ -223,6 +223,8 @@ def _judged(path: Path, wanted: frozenset[str], known: Path | None, report: Path
         for each in outlook.divergences
         if each.known is not None
     ]
+    if outlook.cut_off:
+        remarks.append(f"the recording breaks off in step {trace.steps[-1].i}, which was not judged")
     if trace.ended is not None:
         remarks.append(f"the recording ends after {len(trace.steps)} steps: {trace.ended}")
     outlook.seconds = time.monotonic() - began

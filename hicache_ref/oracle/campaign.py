@@ -69,6 +69,9 @@ class Outlook:
     stopped: bool = False
     """By the user, before the budget was spent."""
 
+    cut_off: bool = False
+    """The recording that was judged ends within a step."""
+
     unfinished: int = 0
     """Steps of the walk in which the user stopped it."""
 

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pydantic import JsonValue
+
 from hicache_ref.model import Model, State, Step, clone
 from hicache_ref.model.chooser import ReplayChooser
 from hicache_ref.oracle.compare import Pairs
 from hicache_ref.oracle.lockstep import Lockstep
 from hicache_ref.search.finding import Finding, Found, Recorded
-from hicache_ref.trace import TraceStep
+from hicache_ref.trace import RAISED_KEY, TraceStep
 from hicache_ref.vocabulary.choices import Choice
 from hicache_ref.vocabulary.ids import PoolName
 from hicache_ref.vocabulary.observation import Observation
@@ -52,11 +54,15 @@ class Story:
         return next((told.observation for told in reversed(self.steps) if told.observation is not None), None)
 
     def trace_steps(self) -> tuple[TraceStep, ...]:
-        """The steps as lines of a trace, with what was told and shown."""
+        """The steps as lines of a trace, with what was told and shown; one without an answer says what was raised."""
+        raised: dict[str, JsonValue] = {} if self.finding is None else {RAISED_KEY: self.finding.text}
         return tuple(
-            TraceStep(i=i, op=told.op, choices=told.choices, outcome=told.theirs, observed=told.observation)
+            TraceStep(
+                i=i, op=told.op, choices=told.choices, outcome=told.theirs, observed=told.observation,
+                meta=raised if told.theirs is None else {},
+            )
             for i, told in enumerate(self.steps)
-        )
+        )  # fmt: skip
 
 
 def retell(lockstep: Lockstep, steps: Sequence[Recorded]) -> Story:

@@ -12,7 +12,7 @@ from hicache_ref.oracle.lockstep import Lockstep
 from hicache_ref.requirements import Checker
 from hicache_ref.requirements.reach import reach_of
 from hicache_ref.search.finding import Finding, Found
-from hicache_ref.trace import Trace, TraceError, TraceStep
+from hicache_ref.trace import RAISED_KEY, Trace, TraceError, TraceStep
 from hicache_ref.vocabulary.adapter import Description
 from hicache_ref.vocabulary.observation import LEVELS, Level, Observation
 from hicache_ref.vocabulary.operations import Operation
@@ -23,7 +23,7 @@ _UNSEEN = Observation(level="counts")
 
 
 class StepCutOff(Exception):
-    """The recording ends in this step: the implementation did not live to answer."""
+    """The implementation raised in this step, and has no outcome."""
 
 
 class RecordedAdapter:
@@ -55,7 +55,7 @@ class RecordedAdapter:
         self.next += 1
         step = self._current()
         if step.outcome is None:
-            raise StepCutOff(f"{step.meta.get('raised', 'the recording ends in this step')}, expected an outcome")
+            raise StepCutOff(f"{step.meta.get(RAISED_KEY, 'nothing was told')}, expected an outcome")
         return step.outcome
 
     def observe(self, level: Level) -> Observation:
@@ -84,6 +84,9 @@ def judge(
             if pause():
                 outlook.stopped = True
                 break
+            if breaks_off(step):
+                outlook.cut_off = True
+                break
             lockstep.step(step.op, step.choices)
     except Found as found:
         name = next((each.id for each in _covering(known, found.finding, lockstep)), None)
@@ -97,6 +100,11 @@ def judge(
     outlook.tally.update(checker.tally)
     outlook.reached.update(checker.reached)
     return outlook
+
+
+def breaks_off(step: TraceStep) -> bool:
+    """Whether the recording ends in this step, which says nothing of the implementation: its recorder was ended."""
+    return step.outcome is None and RAISED_KEY not in step.meta
 
 
 def _covering(known: Sequence[Known], finding: Finding, lockstep: Lockstep) -> Iterator[Known]:

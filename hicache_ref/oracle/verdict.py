@@ -181,7 +181,7 @@ def check_report(
         word = "oracle-fault"
     elif any(each.known is None for each in divergences) or any(each.alarm for each in known):
         word = "divergence"
-    elif outlook.stopped or _left_open(requirements, witnesses):
+    elif outlook.stopped or outlook.cut_off or _left_open(requirements, witnesses):
         word = "inconclusive"
     return CheckReport(
         verdict=word,

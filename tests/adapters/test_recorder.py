@@ -111,7 +111,16 @@ def test_what_cannot_be_said_ends_the_recording(tmp_path: Path, fault: str) -> N
         assert [("HC-CONF-01", "StepCutOff: RuntimeError: planted, expected an outcome")] == found(judged(trace))
     else:
         assert "a node is unlocked that nobody has locked since the recording began" == trace.ended == said["ended"]
-        assert [] == found(judged(trace))
+        assert [("HC-CONF-02", "expected invalid no receipt nobody, was told done")] == found(judged(trace))
+
+
+def test_a_short_run_is_looked_at(tmp_path: Path) -> None:
+    """Goal: the tree is judged however short the recording. Method: a few calls, with the usual pace of looking."""
+    trace, _ = recorded(tmp_path, "0.5.20", rounds=12, looking_share=0.02)
+    looks = [step.i for step in trace.steps if step.observed is not None]
+
+    assert [0, len(trace.steps) - 1] == looks
+    assert [] == found(judged(trace))
 
 
 def test_the_cache_is_as_before_when_the_recording_is_over(tmp_path: Path) -> None:

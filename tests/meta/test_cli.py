@@ -189,11 +189,15 @@ def test_a_known_divergence_of_a_recording_is_not_red(shell: Shell) -> None:
     assert "known K-1: met at step 0, and nothing judged after it (we know)" in fits.out
 
 
-def test_a_step_that_did_not_end_is_a_divergence(shell: Shell) -> None:
-    """Goal: a process that died in a step is not forgiven. Method: a recording whose last step has no outcome."""
-    file = trace(Path("run.jsonl"), GOOD, TraceStep(i=1, op=MatchPrefix(key=Key(tokens=(1,)))))
-    ran = shell("check", "--trace", file, "--format", "json")
+def test_a_step_that_did_not_end_blames_who_raised(shell: Shell) -> None:
+    """Goal: who was killed with the recorder is not blamed. Method: a last step without outcome, one that raised."""
+    begun = TraceStep(i=1, op=MatchPrefix(key=Key(tokens=(1,))))
+    cut = shell("check", "--trace", trace(Path("cut.jsonl"), GOOD, begun))
+    raised = begun.model_copy(update={"meta": {"raised": "KeyError: 7"}})
+    ran = shell("check", "--trace", trace(Path("raised.jsonl"), GOOD, raised), "--format", "json")
 
+    assert 4 == cut.code
+    assert "the recording breaks off in step 1, which was not judged" in cut.out
     assert ["HC-CONF-01"] == [each["requirement"] for each in ran.json["divergences"]]
 
 

@@ -11,7 +11,7 @@ from hicache_ref.oracle.judge import judge
 from hicache_ref.oracle.lockstep import Lockstep
 from hicache_ref.requirements import Checker, catalogue_digest
 from hicache_ref.search.walk import Plan, Walk, draw_profile
-from hicache_ref.trace import Implementation, Trace, TraceHeader, TraceStep
+from hicache_ref.trace import RAISED_KEY, Implementation, Trace, TraceHeader, TraceStep
 from hicache_ref.vocabulary.events import Event
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.observation import Counts, IssuedCopy, Observation
@@ -122,6 +122,18 @@ def test_pages_are_paired_where_they_are_told() -> None:
     assert [] == found(told(*INSERTED, (MatchPrefix(key=KEY), matched(40, 41))))
     assert [("HC-CONF-02", 4)] == found(told(*INSERTED, (MatchPrefix(key=KEY), matched(41, 40))))
     assert [("HC-CONF-02", 4)] == found(told(*INSERTED, (MatchPrefix(key=KEY), matched(40))))
+
+
+def test_a_recording_that_breaks_off_blames_nobody() -> None:
+    """Goal: a recorder that was killed is no fault of the engine. Method: a last step cut off, then one that raised."""
+    begun = TraceStep(i=4, op=MatchPrefix(key=KEY))
+    whole = told(*INSERTED)
+    cut = recording(QUIET, *whole.steps, begun)
+    raised = recording(QUIET, *whole.steps, begun.model_copy(update={"meta": {RAISED_KEY: "KeyError: 7"}}))
+
+    assert [] == found(cut)
+    assert judge(cut, Checker(QUIET)).cut_off
+    assert [("HC-CONF-01", 4)] == found(raised)
 
 
 def test_a_page_is_not_told_to_two() -> None:

@@ -23,9 +23,9 @@ __all__ = ["VARIABLE", "RecordError", "Recorder", "record", "record_if_asked"]
 def record(cache: Any, path: Path | str, *, look_every: int = 1000, looking_share: float = LOOKING_SHARE) -> Recorder:
     """What happens to `cache` from now on is written to `path`; `hicache-ref check --trace` judges it.
 
-    The whole tree is looked at after `look_every` calls, or later: looking takes no more than `looking_share` of the
-    cache's own time. Raises RecordError if the cache is not as new or of a kind that the trace has no words for,
-    TraceError where the file cannot be written.
+    The whole tree is looked at as the recording begins and as it ends, and between after `look_every` calls, or later:
+    looking takes no more than `looking_share` of the cache's own time. Raises RecordError if the cache is not as new or
+    of a kind that the trace has no words for, TraceError where the file cannot be written.
     """
     engine = tree_of(cache)
     try:

@@ -69,6 +69,7 @@ class Recorder:
 
         self._wrapped: list[tuple[Any, str, Any]] = []
         self._wrap_all()
+        self._look()
 
     def _wrap_all(self) -> None:
         calls = self.calls
@@ -257,7 +258,7 @@ class Recorder:
                 calls.add((b"over",))
             self._made += 1
             if self._made >= self._next_look:
-                self._look()
+                self._look_if_cheap()
             if len(ring.records) > RECORDS_HELD or ring.is_full or self._made >= self._next_hand_over:
                 self._hand_over()
         except Exception as error:
@@ -275,11 +276,23 @@ class Recorder:
         if said is not None:
             self._stop(said)
 
-    def _look(self) -> None:
-        """The whole tree is looked at, if that is cheap enough and there is room for it."""
+    def _look_if_cheap(self) -> None:
+        """The whole tree is looked at if that takes no more than its share."""
         self._next_look = self._made + self._look_every
-        if self.cache_seconds < self._looks_from:
-            return
+        if self.cache_seconds >= self._looks_from:
+            self._look()
+
+    def _look_at_the_end(self) -> None:
+        """What happened after the last call is recorded, and the whole tree looked at."""
+        try:
+            self.calls.begin()
+            self.calls.settle()
+            self._look()
+        except Exception as error:
+            self._fail(error)
+
+    def _look(self) -> None:
+        """The whole tree is looked at, if there is room for it."""
         began = time.perf_counter()
         nodes = self._capture.tree()
         if nodes is not None:
@@ -337,6 +350,8 @@ class Recorder:
             else:
                 setattr(owner, name, before)
         self._wrapped.clear()
+        if self.ended is None:
+            self._look_at_the_end()
         self._end("closed", CLOSED)
         said = self._teller.finished()
         self.ended = said.get("ended", LOST) or self.ended

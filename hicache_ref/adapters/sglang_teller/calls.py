@@ -20,6 +20,9 @@ from hicache_ref.vocabulary.ids import Pages, TicketId
 
 _COUNTED = ("backups", "loads", "answers", "reads", "writes")
 
+NOBODY = b"nobody"
+"""The receipt of an unlock that undoes no lock."""
+
 Fetched = tuple[int, Pages | None, int]
 """Of a prefetch: its operation's number, its host pages, and how many of them are read."""
 
@@ -126,9 +129,14 @@ class Calls:
         self.step(lines.LOCK % (receipt.encode(), self.nodes.text(number)))
 
     def on_unlock(self, number: int) -> None:
-        """One of the node's receipts is used up; they are alike."""
+        """One of the node's receipts is used up; they are alike.
+
+        The tree was empty as the recording began, so that a node without a receipt was locked by nobody: the step that
+        says so is the last one, and what is judged to be wrong (HC-CONF-02).
+        """
         held = self._receipts.get(number)
         if held is None:
+            self.step(lines.UNLOCK % NOBODY)
             raise CannotSay("a node is unlocked that nobody has locked since the recording began")
         self.step(lines.UNLOCK % held.pop().encode())
         if not held:
