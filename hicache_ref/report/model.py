@@ -1,8 +1,10 @@
 """A divergence as data: what is broken, the smallest story, why it is wrong, who holds which page, how to see it."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from hicache_ref.oracle.explain import Story, Told
+from hicache_ref.oracle.seen import CALLED
 from hicache_ref.report.pagemap import PageMap, mark_words, page_maps
 from hicache_ref.report.words import operation_words, outcome_in_full, outcome_words
 from hicache_ref.requirements.catalogue import REQUIREMENTS, Requirement
@@ -11,6 +13,17 @@ from hicache_ref.vocabulary.adapter import Description
 from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.ids import KV_DEVICE
 from hicache_ref.vocabulary.profile import Profile
+
+_NAMES = {
+    r"\bf:\w": "f:R forward pass of request R",
+    r"\bh:[\w/~]": "h:KEY copy of KEY to host",
+    r"\bd:[\w/~]": "d:KEY copy of KEY to device",
+    r"\bc:[\w/~]": "c:KEY copy of the state at KEY for a request",
+    r"\bp:[\w/~]": "p:KEY prefetch of KEY",
+    r"\bb:[\w/~]": "b:KEY backup of KEY to storage",
+    r"[{ ]\?[ }]": "? a page that only the oracle has",
+}
+"""Pattern of a name in the steps -> what it stands for."""
 
 NO_ANSWER = "no answer"
 UNKNOWN = "a requirement that the catalogue does not name"
@@ -50,8 +63,12 @@ class DivergenceReport(Frozen):
     steps: tuple[ReportStep, ...]
     """The first difference is in the last one."""
 
-    let: tuple[str, ...]
-    then: tuple[str, ...]
+    story: tuple[str, ...]
+    """What both sides did in that step, what must hold, and what was found."""
+
+    names: tuple[str, ...]
+    """What the short names in the steps stand for."""
+
     maps: tuple[PageMap, ...]
     map_step: int
     """The step after which the maps were drawn; -1: before the first."""
@@ -85,8 +102,8 @@ def divergence_report(finding: Finding, story: Story, description: Description, 
         completion=description.completion,
         found_after=found_after,
         steps=rows,
-        let=_let(rows, drawn.maps),
-        then=_then(finding, requirement, rows),
+        story=_story(finding, requirement, rows, drawn.maps),
+        names=name_words(rows),
         maps=drawn.maps,
         map_step=seen[-1] if seen else -1,
         legend=drawn.legend,
@@ -139,24 +156,37 @@ def _told_apart(full_oracle: str, full_adapter: str, oracle: str, adapter: str) 
     return (oracle, adapter) if full_oracle == full_adapter else (full_oracle, full_adapter)
 
 
-def _let(rows: Sequence[ReportStep], maps: Sequence[PageMap]) -> tuple[str, ...]:
-    """What the contradiction speaks of: a page that the sides see differently, or else the last answer."""
-    if not rows:
-        return ("nothing has happened yet.",)
-    last = rows[-1]
+def _story(finding: Finding, requirement: Requirement | None, rows: Sequence[ReportStep],
+           maps: Sequence[PageMap]) -> tuple[str, ...]:  # fmt: skip
+    """The step and its answers, a page that the sides see differently, the requirement, and what was found."""
+    said = ["Nothing has happened yet."]
+    if rows:
+        said = [f"At step {rows[-1].index}, {rows[-1].operation}, {_answers(rows[-1])}", *_page_words(maps)]
+    said.append(f"{finding.requirement} requires: {requirement.text if requirement else UNKNOWN}")
+    who = "The oracle itself breaks this. " if finding.source == "oracle" else ""
+    return (*said, f"{who}Found: {finding.text}")
+
+
+def _answers(last: ReportStep) -> str:
+    if last.adapter == NO_ANSWER:
+        return f"the adapter does not answer; the oracle answers: {last.oracle}."
+    if last.oracle == last.adapter:
+        return f"both sides answer: {last.oracle}."
+    return f"the adapter answers: {last.adapter}; the oracle answers: {last.oracle}."
+
+
+def _page_words(maps: Sequence[PageMap]) -> Iterator[str]:
+    """The first page on which the sides differ, in words."""
     for each in maps:
         for column in each.differing():
             adapter = each.adapter[column] if each.adapter else ""
-            after = f"after step {last.index}, {last.operation}"
-            return (
-                f"P = {each.tier} page {each.pages[column]}, {after}:",
-                f"for the oracle it is {mark_words(each.oracle[column])}, for the adapter {mark_words(adapter)}.",
-            )
-    return (f"step {last.index} be {last.operation}, to which the oracle says: {last.oracle}.",)
+            oracle = mark_words(each.oracle[column])
+            what = f"{CALLED[each.pool]} {each.pages[column]}"
+            yield f"After it {what} is {oracle} for the oracle, {mark_words(adapter)} for the adapter."
+            return
 
 
-def _then(finding: Finding, requirement: Requirement | None, rows: Sequence[ReportStep]) -> tuple[str, ...]:
-    """What must hold by the requirement, and what was found instead."""
-    must = f"by {finding.requirement}: {requirement.text if requirement else UNKNOWN}"
-    who = {"oracle": "The oracle itself breaks it", "crash": "Instead"}
-    return (must, f"{who.get(finding.source, 'But')}: {finding.text}")
+def name_words(rows: Sequence[ReportStep]) -> tuple[str, ...]:
+    """What each kind of name in the steps stands for; only those that occur."""
+    text = " ".join(f"{row.operation} {row.adapter} {row.oracle}" for row in rows)
+    return tuple(words for pattern, words in _NAMES.items() if re.search(pattern, text))

@@ -8,20 +8,21 @@ from textwrap import wrap
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from hicache_ref.oracle.seen import CALLED
 from hicache_ref.oracle.verdict import CheckReport
 from hicache_ref.report.model import DivergenceReport
 from hicache_ref.report.pagemap import PageMap
 from hicache_ref.requirements import REQUIREMENTS
 from hicache_ref.vocabulary.adapter import Description
 
-WIDTH = 112
+WIDTH = 80
 _LABEL = 13
 """Width of the labels on the left of the page map."""
 
-_TOGETHER = re.compile(r"\[[^]]*\]|\{[^}]*\}")
+_TOGETHER = re.compile(r"\[[^]]*\]|\{[^}]*\}|from \d+|\d+ pages?")
 _GLUE = "\N{NO-BREAK SPACE}"
-_OPERATION = 40
-"""Width of operations in the step table, at most; the answers share what is left."""
+_OPERATION = 30
+"""Width that operations get in the step table where answers are long; the answers share what is left."""
 
 
 @lru_cache(maxsize=1)
@@ -42,8 +43,9 @@ def divergence_text(report: DivergenceReport) -> str:
         report=report,
         title=_title(report),
         table=_table(report),
-        let=_paragraph("Let", report.let),
-        then=_paragraph("Then", report.then),
+        head=_head(report),
+        story=[line for text in report.story for line in _hanging(text)],
+        names=_paragraph("names", [";  ".join(each.replace(" ", _GLUE) for each in report.names)], 12),
         falls=_paragraph("Falls with it", [f"{each.id} ({each.text})" for each in report.falls], 15),
         maps=_maps(report),
     )  # fmt: skip
@@ -57,8 +59,7 @@ def summary_text(report: CheckReport, description: Description, *, walks: int | 
     lines += [f"not reached  {name}  {REQUIREMENTS[name].text}" for name in met.owed]
     beyond = [name for name in (*asked.not_exercised, *met.missing) if name not in {*asked.owed, *met.owed}]
     lines += [f"not reached in this budget  {', '.join(beyond)}"] if beyond else []
-    lines += [f"not judged here  {name}  {why}" for name, why in description.unobservable.items()]
-    lines += [f"not judged here  {name}  kept by the adapter, not by the engine" for name in sorted(description.ours)]
+    lines += _not_judged(description)
     return _templates().get_template("check.txt.j2").render(
         report=report,
         version=description.version,
@@ -70,8 +71,29 @@ def summary_text(report: CheckReport, description: Description, *, walks: int | 
     )  # fmt: skip
 
 
+def _not_judged(description: Description) -> list[str]:
+    """A line for each reason why requirements are not judged, with all that it is the reason for."""
+    reasons = dict.fromkeys(sorted(description.ours), "kept by the adapter, not by the engine")
+    by_reason: dict[str, list[str]] = {}
+    for name, why in (dict(description.unobservable) | reasons).items():
+        by_reason.setdefault(why, []).append(name)
+    return [f"not judged here  {', '.join(names)}: {why}" for why, names in by_reason.items()]
+
+
 def _remark(line: str) -> list[str]:
     return wrap(line, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _head(report: DivergenceReport) -> str:
+    """Who was checked, how, and with how many steps."""
+    steps = f"{len(report.steps)} step{'s' if len(report.steps) != 1 else ''} (from {report.found_after})"
+    first = f"   first difference at step {report.steps[-1].index}" if report.steps else ""
+    rows = (
+        ("adapter", f"{report.adapter}   level {report.level}, {report.completion}"),
+        ("profile", report.profile),
+        ("trace", f"{steps}{first}"),
+    )
+    return "\n".join(_paragraph(label, [text], 12) for label, text in rows)
 
 
 def _title(report: DivergenceReport) -> str:
@@ -88,12 +110,19 @@ def _paragraph(label: str, texts: Sequence[str], indent: int = 6) -> str:
     return "\n".join(f"{label if i == 0 else '':<{indent}}{line}" for i, line in enumerate(lines))
 
 
+def _hanging(text: str) -> list[str]:
+    """The text in lines, those after the first indented."""
+    first, *rest = _wrapped(text, WIDTH - 4)
+    return [first, *(f"    {line}" for line in rest)]
+
+
 def _table(report: DivergenceReport) -> list[str]:
     """The steps in aligned columns, the failing one marked with `>`; a long cell goes on in the next row."""
     rows = [("step", "operation", "adapter", "oracle")]
     rows += [(str(step.index), step.operation, step.adapter, step.oracle) for step in report.steps]
-    operation = min(_OPERATION, max(len(row[1]) for row in rows))
-    answer = min((WIDTH - 14 - operation) // 2, max(len(cell) for row in rows for cell in row[2:]))
+    answer = max(len(cell) for row in rows for cell in row[2:])
+    operation = min(max(_OPERATION, WIDTH - 14 - 2 * answer), max(len(row[1]) for row in rows))
+    answer = min((WIDTH - 12 - operation) // 2, answer)
     lines = []
     for number, row in enumerate(rows):
         mark = ">" if report.steps and number == len(rows) - 1 else " "
@@ -106,7 +135,7 @@ def _table(report: DivergenceReport) -> list[str]:
 
 
 def _maps(report: DivergenceReport) -> list[str]:
-    """Two rows of marks a tier below a row of page names, and the legend."""
+    """Two rows of marks a pool below a row of page names, and the legend."""
     lines: list[str] = []
     for each in report.maps:
         lines += [*_map(each), ""]
@@ -130,7 +159,7 @@ def _map(each: PageMap) -> list[str]:
     if differing := each.differing():
         rows.append(["^" if at in differing else "" for at in range(len(each.pages))])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    labels = (f"{each.tier} page", "  oracle", "  adapter", "")
+    labels = (CALLED[each.pool].removesuffix(" slot"), "  oracle", "  adapter", "")
     lines = []
     for first, end in _blocks(widths):
         lines += [_aligned(label, row[first:end], widths[first:end]) for label, row in zip(labels, rows, strict=False)]

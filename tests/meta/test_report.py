@@ -15,15 +15,17 @@ from hicache_ref.adapters.failures import ProcessDied, ProcessHung
 from hicache_ref.adapters.reference import ReferenceAdapter
 from hicache_ref.model import Model, fresh
 from hicache_ref.model.evict import Rank
+from hicache_ref.oracle.campaign import Outlook
 from hicache_ref.oracle.explain import Story, retell
 from hicache_ref.oracle.lockstep import Lockstep
+from hicache_ref.oracle.verdict import check_report
 from hicache_ref.report.files import stem
-from hicache_ref.report.model import DivergenceReport, divergence_report
+from hicache_ref.report.model import DivergenceReport, ReportStep, divergence_report, name_words
 from hicache_ref.report.pagemap import COLUMNS_MAX
-from hicache_ref.report.text import WIDTH, divergence_text
+from hicache_ref.report.text import WIDTH, divergence_text, summary_text
 from hicache_ref.requirements import Checker, Requirement
 from hicache_ref.search.finding import Finding, Recorded, crash
-from hicache_ref.vocabulary.ids import KV_DEVICE
+from hicache_ref.vocabulary.ids import KV_DEVICE, STATE_DEVICE
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.observation import Level, Observation
 from hicache_ref.vocabulary.operations import (
@@ -64,6 +66,16 @@ class FreesTwice(Model):
         page = self.state.requests[op.rid].pages[0]
         outcome = super().on_insert(op)
         self.state.pools[KV_DEVICE].free.append(page)
+        return outcome
+
+
+class FreesStateTwice(Model):
+    """The first state of an insert is the tree's, and free as well."""
+
+    def on_insert(self, op: Insert) -> Outcome:
+        slot = self.state.requests[op.rid].state[0]
+        outcome = super().on_insert(op)
+        self.state.pools[STATE_DEVICE].free.append(slot)
         return outcome
 
 
@@ -241,16 +253,60 @@ def test_what_falls_with_it_is_named() -> None:
     assert ["HC-PAGE-09", "HC-PAGE-05"] == [each.id for each in report.falls]
     assert text.startswith("ORACLE FAULT  HC-PAGE-01")
     assert "Falls with it" in text
-    assert "did not end in this finding" in text
+    assert "the trace did not end in this" in text
 
 
 def test_the_host_pool_is_drawn_too() -> None:
     """Goal: both tiers, device first. Method: a case with a host copy."""
     maps = told(*CASES["swapped-load"]).maps
 
-    assert ["device", "host"] == [each.tier for each in maps]
+    assert ["kv.device", "kv.host"] == [each.pool for each in maps]
     assert {"n1", "."} == set(maps[1].oracle)
     assert maps[1].oracle == maps[1].adapter
+
+
+def test_state_slots_have_a_map_of_their_own() -> None:
+    """Goal: who holds a state shows. Method: an insert that frees the state slot that the tree has."""
+    profile = Profile(name="reference/tiny", state=True, rules=SELECTIVE)
+    report = told(ReferenceAdapter(FreesStateTwice, "planted"), profile, request("r0", 1, 2))
+    states = {each.pool: each for each in report.maps}["state.device"]
+
+    assert ["kv.device", "kv.host", "state.device", "state.host"] == [each.pool for each in report.maps]
+    assert ["n1/."] == [states.adapter[at] for at in states.differing() if states.adapter]
+    assert "device state" in divergence_text(report)
+
+
+def test_one_reason_is_one_line() -> None:
+    """Goal: what an engine lacks does not fill the screen. Method: four requirements left out for two reasons."""
+    description = ReferenceAdapter().describe().model_copy(
+        update={"unobservable": {"HC-DRAFT-01": "no draft pool", "HC-EVENT-01": "no events",
+                                 "HC-DRAFT-02": "no draft pool"},
+                "ours": frozenset({"HC-PAGE-01"})}
+    )  # fmt: skip
+    report = check_report(
+        description, Outlook(), [], profile="reference", level="tree", seed=0, wanted=frozenset()
+    )  # fmt: skip
+    text = summary_text(report, description, walks=0, stopped=False, remarks=(), verdict="inconclusive")
+
+    assert [
+        "not judged here  HC-DRAFT-01, HC-DRAFT-02: no draft pool",
+        "not judged here  HC-EVENT-01: no events",
+        "not judged here  HC-PAGE-01: kept by the adapter, not by the engine",
+    ] == [line for line in text.splitlines() if line.startswith("not judged here")]
+    assert [] == [line for line in text.splitlines() if len(line) > WIDTH]
+
+
+def test_only_names_that_occur_are_explained() -> None:
+    """Goal: no reader guesses what `h:` is, nor reads of what is not there. Method: rows with names, and without."""
+
+    def row(adapter: str) -> ReportStep:
+        return ReportStep(index=0, operation="evict 1", adapter=adapter, oracle="freed 1")
+
+    waits = "refused: device full, waits for f:r1 d:0.1"
+
+    assert ("f:R forward pass of request R", "d:KEY copy of KEY to device") == name_words([row(waits)])
+    assert ("? a page that only the oracle has",) == name_words([row("took {1 ?}")])
+    assert () == name_words([row("matched {1}, device end d:[1 2]")])
 
 
 def test_crashes_of_one_trace_have_files_of_their_own() -> None:
