@@ -1,5 +1,7 @@
 """Faults of insert: what a request's pages hold, which of them come back, and what may happen meanwhile."""
 
+from typing import Any
+
 from hicache_ref.faults.catalogue import OWN, plant
 from hicache_ref.model import Model
 from hicache_ref.model.state import Node
@@ -30,11 +32,11 @@ class EvictedWhileInserting(Model):
     chain that is being committed.
     """
 
-    def attach(self, above: Node, key: PageKeys, extra: str | None, priority: int) -> Node:
+    def _attach_rest(self, above: Node, pages: PageKeys, walk: Any) -> Node:
         """Room is made first, where the node above is on host too: one that is dropped could not be extended."""
         if not self.free_count(KV_DEVICE) and above.host is not None:
             self.evict_device(1)
-        return super().attach(above, key, extra, priority)
+        return super()._attach_rest(above, pages, walk)
 
 
 @plant("insert-forgets-start", "K9", "TS-293", expected="HC-INSERT-02")

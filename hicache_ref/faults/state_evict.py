@@ -22,7 +22,7 @@ class NoCascade(Model):
         """It stays."""
 
 
-@plant_in_hybrid("cascade-stops-at-parent", "K5", OWN, expected=("HC-STATE-07", "HC-LEAF-01"))
+@plant_in_hybrid("cascade-stops-at-parent", "K5", OWN, expected=("HC-STATE-07", "HC-EVICT-01"))
 class CascadeStopsAtParent(Model):
     """A leaf without state goes, and the tombstone above that has thereby become a leaf stays."""
 
@@ -32,6 +32,7 @@ class CascadeStopsAtParent(Model):
         held, parent.locks[KV] = parent.locks[KV], parent.locks[KV] + 1
         super().remove(node)
         parent.locks[KV] = held
+        self.update_leaf(parent.id)
 
 
 @plant_in_hybrid(

@@ -46,7 +46,7 @@ class SplitLosesHostCopy(Model):
         return upper
 
 
-@plant("removed-node-stays-linked", "K5", "SG-25770", expected="HC-TREE-01")
+@plant("removed-node-stays-linked", "K5", "SG-25770", expected=("HC-TREE-01", "HC-CONF-01"))
 class RemovedNodeStaysLinked(Model):
     """A node that left the tree is still among the children of its parent.
 
