@@ -52,7 +52,7 @@ class BackupSourceUnpinned(Model):
         return super().submit(to, anchor, parts, pinned=pinned and to == "device")
 
 
-@plant("hit-counts-twice", "K10", OWN, expected="HC-BACKUP-05")
+@plant("hit-counts-twice", "K10", OWN, expected=("HC-BACKUP-05", "HC-EVICT-10"))
 class HitCountsTwice(Model):
     """An insert counts two hits on each node that it finds."""
 

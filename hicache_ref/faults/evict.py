@@ -221,12 +221,12 @@ class BirthNotNoted(Model):
 
 @plant("slru-protects-too-late", "K5", OWN, expected="HC-EVICT-02", rules={"eviction": "slru"})
 class SlruProtectsTooLate(Model):
-    """A node is protected one hit later than the threshold says."""
+    """A node is protected one use later than the threshold says."""
 
     def _rank(self, number: NodeId) -> Rank:
         """Above the threshold, not at it."""
         _, last = super()._rank(number)
-        return (int(self.state.nodes[number].hits > self.rules.slru_protected_threshold), last)
+        return (int(self.use_count(self.state.nodes[number]) > self.rules.slru_protected_threshold), last)
 
 
 @plant("priority-upside-down", "K5", OWN, expected="HC-EVICT-02", rules={"eviction": "priority"})
@@ -237,6 +237,31 @@ class PriorityUpsideDown(Model):
         """The other way round."""
         priority, last = super()._rank(number)
         return (-priority, last)
+
+
+@plant(
+    "uses-end-under-write-back", "K5", OWN, expected="HC-EVICT-10", rules={**WRITE_BACK, "eviction": "lfu"},
+)  # fmt: skip
+class UsesEndUnderWriteBack(Model):
+    """Under write_back no use is counted, and the least frequently used node is the least recently used one.
+
+    SGLang has one count for eviction and backup, and leaves it alone where no hit leads to a backup.
+    """
+
+    def count_hit(self, node: Node) -> bool:
+        """What counts toward a backup."""
+        return self.state.policy != "write_back" and super().count_hit(node)
+
+
+@plant("split-forgets-uses", "K5", OWN, expected="HC-EVICT-10", rules={"eviction": "lfu"})
+class SplitForgetsUses(Model):
+    """The upper half of a split node begins anew, and goes before nodes that were used less often."""
+
+    def split(self, lower: Node, at: int) -> Node:
+        """As if it were a new node."""
+        upper = super().split(lower, at)
+        upper.uses = 0
+        return upper
 
 
 @plant("lfu-ignores-hits", "K5", OWN, expected="HC-EVICT-02", rules={"eviction": "lfu"})

@@ -2,7 +2,7 @@
 
 from hicache_ref.model.evict import EvictRules
 from hicache_ref.model.state import Node, Ticket
-from hicache_ref.vocabulary.ids import KV, ROOT, STATE, NodeId
+from hicache_ref.vocabulary.ids import KV, STATE, NodeId
 from hicache_ref.vocabulary.operations import WriteBackup
 from hicache_ref.vocabulary.outcomes import Invalid, Refused, Submitted
 
@@ -72,7 +72,8 @@ class BackupRules(EvictRules):
 
     def count_hit(self, node: Node) -> bool:
         """The node was used once more; true if what it lacks on host is due to be backed up (HC-BACKUP-05)."""
-        if self.state.policy == "write_back" or node.id == ROOT:
+        node.uses += 1
+        if self.state.policy == "write_back":
             return False
         node.hits += 1
         wanted = self.rules.hits_before_backup(self.state.policy)

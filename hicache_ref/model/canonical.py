@@ -8,7 +8,7 @@ What the form leaves out or makes relative, and why nothing that follows can tel
 - The clock: which of two nodes was used earlier, and only where neither is above the other. Leaves of one tier never
   lie above each other, so that eviction compares no others. Of states every order matters, where there is one.
 - When a node was born: as the clock, and only under the policies that ask for it.
-- Hits: up to the count from which one more changes nothing. Priorities: only under the policy of that name.
+- Hits and uses: up to the count from which one more changes nothing. Priorities: only under the policy of that name.
 - Lock counts, leaf sets, sums and free lists: they follow from the rest (HC-LOCK-01, HC-LEAF-01, HC-LEAF-02,
   HC-PAGE-01).
 - Names of storage work, and what follows from its hashes: its key, its namespace, what comes before it.
@@ -112,8 +112,8 @@ class _Tree:
         return (node.born if self.by_birth else 0, node.last[KV])
 
     def rows(self) -> Form:
-        """For each node its parent, key, contents, hits and priority as far as they matter, if it was put."""
-        enough = _hits_that_matter(self.state.policy, self.rules)
+        """For each node its parent, key, contents, hits, uses and priority as far as they matter, if it was put."""
+        enough, enough_uses = _hits_that_matter(self.state.policy, self.rules), _uses_that_matter(self.rules)
         by_priority = self.rules.eviction == "priority"
         pools = [(name, pool, STAMPS[name]) for name, pool in self.state.pools.items()]
         return tuple(
@@ -123,6 +123,7 @@ class _Tree:
                     len(node.hashes) if self.alike else node.hashes,
                     tuple([_contents(pool, node.at.get(name), stamps(node)) for name, pool, stamps in pools]),
                     min(node.hits, enough),
+                    min(node.uses, enough_uses),
                     node.priority if by_priority else 0,
                     node.is_put,
                 )
@@ -366,13 +367,23 @@ def _contents(pool: Pool, pages: Pages | None, wanted: Hashes) -> int | Form | N
 
 
 def _hits_that_matter(policy: WritePolicy, rules: Rules) -> int:
-    """The number of hits from which one more changes nothing; under lfu there is none."""
-    if rules.eviction == "lfu":
-        return sys.maxsize
+    """The number of hits from which one more changes nothing."""
     counted = 0 if policy == "write_back" else rules.hits_before_backup(policy) - 1
     if rules.storage_put == "hit" and policy != "write_back":
         counted = max(counted, rules.hits_before_put(policy) - 1)
-    return max(counted, rules.slru_protected_threshold if rules.eviction == "slru" else 0)
+    return max(counted, _counts_that_order(rules) if rules.eviction_counts == "hits" else 0)
+
+
+def _uses_that_matter(rules: Rules) -> int:
+    """Likewise of uses."""
+    return _counts_that_order(rules) if rules.eviction_counts == "uses" else 0
+
+
+def _counts_that_order(rules: Rules) -> int:
+    """The count from which one more changes no order of eviction; under lfu there is none."""
+    if rules.eviction == "lfu":
+        return sys.maxsize
+    return rules.slru_protected_threshold if rules.eviction == "slru" else 0
 
 
 @lru_cache(maxsize=1 << 12)

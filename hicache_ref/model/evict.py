@@ -13,16 +13,16 @@ from hicache_ref.vocabulary.profile import EvictionPolicy
 
 Rank = tuple[int, ...]
 
-RANK: dict[EvictionPolicy, Callable[[Node, int], Rank]] = {
-    "lru": lambda node, protected: (node.last[KV],),
-    "lfu": lambda node, protected: (node.hits, node.last[KV]),
-    "fifo": lambda node, protected: (node.born, node.last[KV]),
-    "mru": lambda node, protected: (-node.last[KV],),
-    "filo": lambda node, protected: (-node.born, node.last[KV]),
-    "priority": lambda node, protected: (node.priority, node.last[KV]),
-    "slru": lambda node, protected: (int(node.hits >= protected), node.last[KV]),
+RANK: dict[EvictionPolicy, Callable[[Node, int, int], Rank]] = {
+    "lru": lambda node, count, protected: (node.last[KV],),
+    "lfu": lambda node, count, protected: (count, node.last[KV]),
+    "fifo": lambda node, count, protected: (node.born, node.last[KV]),
+    "mru": lambda node, count, protected: (-node.last[KV],),
+    "filo": lambda node, count, protected: (-node.born, node.last[KV]),
+    "priority": lambda node, count, protected: (node.priority, node.last[KV]),
+    "slru": lambda node, count, protected: (int(count >= protected), node.last[KV]),
 }
-"""Smaller is evicted first (HC-EVICT-02; upstream: evict_policy)."""
+"""Smaller is evicted first (HC-EVICT-02; upstream: evict_policy). `count` is how often the node was used."""
 
 
 class EvictRules(CopyRules):
@@ -189,7 +189,11 @@ class EvictRules(CopyRules):
         node = self.state.nodes.get(number)
         if node is None:
             raise ModelFault(f"leaf {number} is not in the tree")
-        return RANK[self.rules.eviction](node, self.rules.slru_protected_threshold)
+        return RANK[self.rules.eviction](node, self.use_count(node), self.rules.slru_protected_threshold)
+
+    def use_count(self, node: Node) -> int:
+        """How often the node was used, as lfu and slru count it (HC-EVICT-10)."""
+        return node.uses if self.rules.eviction_counts == "uses" else node.hits
 
     def tally(self, pool_name: PoolName) -> "Tally":
         """What is given up in this pool is counted from now on."""

@@ -59,6 +59,11 @@ class Node:
 
     born: int
     hits: int
+    """Uses that count toward its backup: none under write_back."""
+
+    uses: int
+    """Uses that lfu and slru order by, under every write policy."""
+
     priority: int
     children: dict[ChildKey, NodeId]
     is_put: bool = False
@@ -231,7 +236,8 @@ def fresh(profile: Profile) -> State:
     counts, components = profile.pool_sizes, profile.components
     root = Node(
         id=ROOT, parent=-1, key=(), extra=None, hashes=(), at=dict.fromkeys(counts, ()),
-        locks=dict.fromkeys(components, 0), last=dict.fromkeys(components, 0), born=0, hits=0, priority=0, children={},
+        locks=dict.fromkeys(components, 0), last=dict.fromkeys(components, 0), born=0, hits=0, uses=0, priority=0,
+        children={},
     )  # fmt: skip
     return State(
         pools={
@@ -329,6 +335,7 @@ def _clone_node(node: Node) -> Node:
     twin.last = node.last.copy()
     twin.born = node.born
     twin.hits = node.hits
+    twin.uses = node.uses
     twin.priority = node.priority
     twin.children = node.children.copy()
     return twin

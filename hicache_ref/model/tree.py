@@ -115,7 +115,7 @@ class TreeRules(LockRules):
             id=state.next_node, parent=lower.parent, key=lower.key[:at], extra=lower.extra, hashes=lower.hashes[:at],
             at={}, locks=dict.fromkeys(lower.locks, 0) | {KV: lower.locks[KV]}, last=lower.last.copy(),
             born=self.tick() if self.rules.split_is_born else lower.born,
-            hits=lower.hits if self.rules.split_copies_hit_count else 0, priority=lower.priority,
+            hits=lower.hits if self.rules.split_copies_hit_count else 0, uses=lower.uses, priority=lower.priority,
             children={(lower.extra, lower.key[at]): lower.id},
         )  # fmt: skip
         state.next_node += 1
@@ -158,7 +158,7 @@ class TreeRules(LockRules):
             id=self.state.next_node, parent=above.id, key=key, extra=extra,
             hashes=chain(key, prior, self.profile.bigram), at={},
             locks=dict.fromkeys(self.profile.components, 0), last=dict.fromkeys(self.profile.components, now),
-            born=now, hits=0, priority=priority, children={},
+            born=now, hits=0, uses=0, priority=priority, children={},
         )  # fmt: skip
         self.state.next_node += 1
         self.state.nodes[node.id] = node

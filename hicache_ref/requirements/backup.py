@@ -9,6 +9,7 @@ from hicache_ref.requirements.change import Change, came_from
 from hicache_ref.requirements.locks import unpinned
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.rows import NOWHERE, Row, copy_in
+from hicache_ref.requirements.uses import is_counted
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.ids import HOST, KV, ROOT, STATE_DEVICE, STATE_HOST, NodeId, PoolName
 from hicache_ref.vocabulary.operations import Insert, Operation, Poll, SetWritePolicy, WriteBackup
@@ -148,16 +149,11 @@ def lacking(row: Row) -> tuple[int, int]:
 
 def _expected_hits(change: Change[Insert, Inserted], row: Row, depth: int) -> tuple[int, bool]:
     """The node's hits after the insert, and whether this insert counted one."""
-    before, op, rules = change.before, change.op, change.before.rules
+    before = change.before
     source = came_from(change, row)
     split_off = row.id not in before.row
-    hits = 0 if source is None or (split_off and not rules.split_copies_hit_count) else source.hits
-    counted = (
-        before.policy != "write_back"
-        and not (op.chunked and not rules.chunked_counts_hit)
-        and not (depth <= op.inserted and not rules.hit_counts_again_for_same_request)
-        and not (source is not None and source.device is None and not rules.revive_counts_hit)
-    )
+    hits = 0 if source is None or (split_off and not before.rules.split_copies_hit_count) else source.hits
+    counted = before.policy != "write_back" and is_counted(change, row, depth)
     return hits + counted, counted
 
 

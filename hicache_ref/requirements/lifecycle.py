@@ -65,7 +65,7 @@ def reset_is_fresh(change: Change[Reset, Done]) -> int:
     if said[0] != said[1] or left_of(view.storage):
         raise Broken.because(f"after a reset {left_of(view.storage) or 'other storage than before'} is there")
     left = view.receipts or view.requests or view.device_leaves or view.host_leaves or view.rows or view.busy
-    sums = (view.evictable, view.protected, view.clock, view.root.lock, view.root.hits, view.root.last)
+    sums = (view.evictable, view.protected, view.clock, view.root.lock, view.root.hits, view.root.uses, view.root.last)
     if left or any(sums) or view.policy != view.rules.write_policy or view.root.children:
         raise Broken.because("something of before is left after a reset")
     for pool in view.pools():

@@ -31,6 +31,7 @@ class Row(NamedTuple):
     host: Pages | None
     lock: int
     hits: int
+    uses: int
     priority: int
     born: int
     children: tuple[tuple[ChildKey, NodeId], ...]
@@ -46,7 +47,7 @@ class Row(NamedTuple):
         return self.device_state is not None or self.host_state is not None
 
 
-NOWHERE = Row(-2, -2, (), None, (), None, None, 0, 0, 0, 0, (), None, None, 0, 0, 0)
+NOWHERE = Row(-2, -2, (), None, (), None, None, 0, 0, 0, 0, 0, (), None, None, 0, 0, 0)
 """Stands for a parent that is not in the tree."""
 
 
@@ -66,7 +67,8 @@ def rows_of(state: State) -> dict[NodeId, Row]:
             Row,
             (
                 number, node.parent, node.key, node.extra, node.hashes, at.get(KV_DEVICE), at.get(KV_HOST),
-                node.locks[KV], node.hits, node.priority, node.born, tuple(children.items()) if children else (),
+                node.locks[KV], node.hits, node.uses, node.priority, node.born,
+                tuple(children.items()) if children else (),
                 at.get(STATE_DEVICE), at.get(STATE_HOST), node.locks.get(STATE, 0), node.last[KV],
                 node.last.get(STATE, 0),
             ),

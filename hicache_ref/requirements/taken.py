@@ -36,7 +36,7 @@ def rank_of(row: Row, last: int, rules: Rules) -> Rank:
         case "mru":
             return (-last,)
         case "lfu":
-            return (row.hits, last)
+            return (_use_count(row, rules), last)
         case "fifo":
             return (row.born, last)
         case "filo":
@@ -44,4 +44,8 @@ def rank_of(row: Row, last: int, rules: Rules) -> Rank:
         case "priority":
             return (row.priority, last)
         case "slru":
-            return (int(row.hits >= rules.slru_protected_threshold), last)
+            return (int(_use_count(row, rules) >= rules.slru_protected_threshold), last)
+
+
+def _use_count(row: Row, rules: Rules) -> int:
+    return row.uses if rules.eviction_counts == "uses" else row.hits

@@ -32,7 +32,10 @@ class Rules(Frozen):
 
     eviction: EvictionPolicy = "lru"
     slru_protected_threshold: Annotated[int, Field(ge=1)] = 2
-    """Hits from which slru evicts a node only after all others."""
+    """Uses from which slru evicts a node only after all others."""
+
+    eviction_counts: Literal["uses", "hits"] = "uses"
+    """Whether lfu and slru order by uses, counted under every write policy, or by the hits toward a backup."""
 
     backup_scope: Literal["chain", "node", "node_if_parent"] = "chain"
     """What one backup submits: the unbacked chain root first; the node; the node if its parent is backed up."""
@@ -268,6 +271,7 @@ _SGLANG = {
     "write_back_states": "lost",
     "evict_host_for_hopeless": True,
     "event_namespace": False,
+    "eviction_counts": "hits",
     "split_copies_hit_count": True,
     "split_stamps": "both",
     "storage_retries": 1,

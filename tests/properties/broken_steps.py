@@ -278,6 +278,15 @@ def a_hit_is_counted_twice() -> Told:
     return world, op, step
 
 
+@broken("HC-EVICT-10")
+def a_use_is_counted_twice() -> Told:
+    world = World()
+    world.write("12")
+    op, step = world.seen(Insert(rid="r", key=key("12"), start=0))
+    world.node("12").uses += 1
+    return world, op, step
+
+
 @broken("HC-BACKUP-06")
 def a_poll_takes_a_pin_of_somebody_else() -> Told:
     world = cached("1")

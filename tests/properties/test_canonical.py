@@ -22,6 +22,7 @@ from hicache_ref.vocabulary.storage import StorageSettings
 from tests.properties.twins import (
     Make,
     more_hits,
+    more_uses,
     other_beliefs,
     other_births,
     other_clock,
@@ -135,7 +136,9 @@ def profile_of(policy: WritePolicy, eviction: EvictionPolicy) -> Profile:
         (other_births, "lru"),
         (other_births, "slru"),
         (more_hits, "lru"),
-        (more_hits, "slru"),
+        (more_hits, "lfu"),
+        (more_uses, "lru"),
+        (more_uses, "slru"),
         (other_priorities, "lru"),
         (other_priorities, "filo"),
     ],
@@ -173,7 +176,7 @@ def test_what_the_form_leaves_out_of_storage_makes_no_difference(make: Make, rul
 
 @pytest.mark.parametrize(
     ("make", "eviction"),
-    [(other_births, "fifo"), (more_hits, "lfu"), (other_priorities, "priority"), (other_order_on_a_path, "lru")],
+    [(other_births, "fifo"), (more_uses, "lfu"), (other_priorities, "priority"), (other_order_on_a_path, "lru")],
 )
 def test_what_matters_is_in_the_form(make: Make, eviction: EvictionPolicy) -> None:
     """Goal: a form that leaves out too much would be seen. Method: the same twins, where the field does matter."""

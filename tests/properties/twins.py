@@ -168,6 +168,13 @@ def more_hits(state: State, rng: random.Random) -> Names:
     return {}
 
 
+def more_uses(state: State, rng: random.Random) -> Names:
+    """Nodes were used more often; likewise."""
+    for node in state.nodes.values():
+        node.uses += rng.randrange(4)
+    return {}
+
+
 def other_priorities(state: State, rng: random.Random) -> Names:
     """Nodes have other priorities."""
     for node in state.nodes.values():
