@@ -242,8 +242,10 @@ class CommitRules(PrefetchRules):
         if record.rid is not None and count >= self.prefetch_threshold():
             if not self.host_room(count, int(self.profile.state and not record.states)):
                 # The state is that of the last page asked for: with fewer pages it would be of no use.
-                count = self.free_count(KV_HOST) if not self.profile.state else 0
-                self.facts.append("prefetch_truncated")
+                is_cut = self.rules.prefetch_truncates and not self.profile.state
+                count = self.free_count(KV_HOST) if is_cut else 0
+                if self.rules.prefetch_truncates:
+                    self.facts.append("prefetch_truncated")
             if count >= self.prefetch_threshold():
                 record = record.model_copy(update={"states": self._slot(record)})
                 self._read(self._as_reading(record, self.take(KV_HOST, count, ("prefetch", name))))

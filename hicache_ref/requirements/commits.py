@@ -262,6 +262,8 @@ def revoked_for_cause(change: Change[ops.Poll, Polled]) -> int:
     if isinstance(first, Prefetch) and first.rid is not None:
         room = host_pages_for(before, len(first.hashes))
         now = after.storage.prefetch(first.id)
+        if not before.rules.prefetch_truncates and room < len(first.hashes):
+            room = 0
         if before.states:
             _all_or_nothing(before, first, now, room)
         elif (now is None) != (room < enough) or (now is not None and len(now.pages) != room):

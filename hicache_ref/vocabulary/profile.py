@@ -106,7 +106,10 @@ class Rules(Frozen):
     """How many pages may be asked for at once: half the host pool, or 0.8 of what it has more than the device."""
 
     prefetch_truncates: bool = True
-    """Whether a prefetch for which there is too little room asks for as much as there is, or is refused."""
+    """Whether a prefetch for which there is too little room is cut to what there is.
+
+    If not, it is refused where its pages are taken before the query, and revoked where they are taken after it.
+    """
 
     truncation_counts_less: bool = False
     """Whether a prefetch that was shortened for want of room counts against the limit with what is left of it."""
