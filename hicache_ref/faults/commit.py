@@ -380,29 +380,3 @@ class EmptyReadLeaks(Model):
             del self.storage.records[name]
         else:
             super()._retire(name)
-
-
-@plant_in_storage("whole-hit-is-cut", "K11", OWN, expected="HC-PREF-08", rules={"prefetch_truncates": False})
-class WholeHitIsCut(Model):
-    """A hit for which there is too little room is read in part, where the rules say whole or not at all."""
-
-    def apply_answer(self, name: str) -> bool:
-        """As if the rule were on."""
-        rules = self.rules
-        self.rules = rules.model_copy(update={"prefetch_truncates": True})
-        revoked = super().apply_answer(name)
-        self.rules = rules
-        return revoked
-
-
-@plant_in_storage("cut-is-revoked", "K11", OWN, expected="HC-PREF-08", rules={"prefetch_allocation": "after"})
-class CutIsRevoked(Model):
-    """A hit for which there is too little room is revoked, where the rules say that it is cut."""
-
-    def apply_answer(self, name: str) -> bool:
-        """As if the rule were off."""
-        rules = self.rules
-        self.rules = rules.model_copy(update={"prefetch_truncates": False})
-        revoked = super().apply_answer(name)
-        self.rules = rules
-        return revoked
