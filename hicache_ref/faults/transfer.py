@@ -74,7 +74,7 @@ class ContentCountsAtSubmission(Model):
 class AppliedBeforeEnd(Model):
     """A poll applies copies that still run."""
 
-    def _leading(self, to: str, agreed: int) -> list[Ticket]:
+    def leading(self, to: str, agreed: int) -> list[Ticket]:
         """The first ones, ended or not."""
         return [ticket for ticket in self.state.tickets.values() if ticket.to == to][:agreed]
 
@@ -83,7 +83,7 @@ class AppliedBeforeEnd(Model):
 class AppliedOutOfOrder(Model):
     """A poll passes over a copy that still runs, and applies later ones."""
 
-    def _leading(self, to: str, agreed: int) -> list[Ticket]:
+    def leading(self, to: str, agreed: int) -> list[Ticket]:
         """All that ended."""
         ended = [each for each in self.state.tickets.values() if each.to == to and each.good is not None]
         return ended[:agreed]
@@ -93,9 +93,9 @@ class AppliedOutOfOrder(Model):
 class AgreedNumberIgnored(Model):
     """A poll applies all ended copies, also those that other ranks have not seen end."""
 
-    def _leading(self, to: str, agreed: int) -> list[Ticket]:
+    def leading(self, to: str, agreed: int) -> list[Ticket]:
         """As many as there are."""
-        return super()._leading(to, len(self.state.tickets))
+        return super().leading(to, len(self.state.tickets))
 
 
 @plant("failed-copy-never-applied", "K11", "DY-3730", expected="HC-XFER-02")
@@ -105,9 +105,9 @@ class FailedCopyNeverApplied(Model):
     Dynamo's KVBM: the set of outstanding transfers of a request never becomes complete.
     """
 
-    def _leading(self, to: str, agreed: int) -> list[Ticket]:
+    def leading(self, to: str, agreed: int) -> list[Ticket]:
         """Up to the first that failed."""
-        found = super()._leading(to, agreed)
+        found = super().leading(to, agreed)
         failed = [index for index, ticket in enumerate(found) if ticket.good != len(ticket.parts)]
         return found[: failed[0]] if failed else found
 

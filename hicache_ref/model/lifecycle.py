@@ -39,7 +39,7 @@ class LifecycleRules(CommitRules):
         """
         # change
         storage = self.storage
-        backups, loads = self._leading("host", op.backups), self._leading("device", op.loads)
+        backups, loads = self.leading("host", op.backups), self.leading("device", op.loads)
         answers, batches = _first(storage.answers, op.answers), min(op.reads, len(storage.reads))
         writes, releases = _first(storage.writes, op.writes), _first(storage.release, op.releases)
         told: set[str] = set()
@@ -68,7 +68,7 @@ class LifecycleRules(CommitRules):
                 committed.append(name)
         return reads, committed
 
-    def _leading(self, to: str, agreed: int) -> list[Ticket]:
+    def leading(self, to: str, agreed: int) -> list[Ticket]:
         """The ended copies in this direction that no running one precedes, as many as were agreed on."""
         found: list[Ticket] = []
         for ticket in self.state.tickets.values():

@@ -12,6 +12,7 @@ from hicache_ref.model.records import BackupWriting, PrefetchQueued, PrefetchRea
 from hicache_ref.model.state import Pass
 from hicache_ref.oracle.compare import Comparison, Difference
 from hicache_ref.oracle.content import Content
+from hicache_ref.oracle.polls import Polls
 from hicache_ref.oracle.seen import Seen, SeenBroken, judge_owners, seen
 from hicache_ref.oracle.triggers import TRIGGERS
 from hicache_ref.requirements import Broken, Checker
@@ -36,7 +37,7 @@ from hicache_ref.vocabulary.ids import (
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.observation import Level, Observation
 from hicache_ref.vocabulary.operations import Operation
-from hicache_ref.vocabulary.outcomes import Audited, Outcome, Prefetching
+from hicache_ref.vocabulary.outcomes import Audited, Outcome, Polled, Prefetching
 from hicache_ref.vocabulary.profile import Profile
 
 RAISED = "HC-CONF-01"
@@ -92,6 +93,7 @@ class Lockstep:
         self.chooser = ObservedChooser()
         self.content = Content()
         self.comparison = Comparison(profile)
+        self.polls = Polls()
         self.ours: Step | None = None
         """The model's answer to the last step; None if the implementation crashed in it."""
 
@@ -132,9 +134,12 @@ class Lockstep:
         theirs, observation = self._apply(op)
         if self.after_step is not None:
             self.after_step(index, op, theirs, observation)
-        ours = self.ours = self._model_step(op, observation)
+        agreed, wrong = self._agreed(op, theirs)
+        ours = self.ours = self._model_step(agreed, observation)
         self.met.update(ours.facts)
         try:
+            if wrong is not None:
+                raise wrong
             self._compare(op, ours, theirs, observation)
         except (Difference, SeenBroken) as found:
             raise Found(self._finding(found, op, ours, theirs)) from found
@@ -180,6 +185,12 @@ class Lockstep:
             return self.adapter.apply(op), self.adapter.observe(self.level)
         except Exception as error:
             raise Found(crash(error, op, RAISED)) from error
+
+    def _agreed(self, op: Operation, theirs: Outcome) -> tuple[Operation, Difference | None]:
+        """The step as the model makes it, and what is wrong with what the implementation applied in it."""
+        if not isinstance(op, ops.Poll) or not isinstance(theirs, Polled) or self.model.requires(op) is not None:
+            return op, None
+        return self.polls.agreed(op, theirs, self.model)
 
     def _model_step(self, op: Operation, observation: Observation) -> Step:
         """The model's step, checked; what it breaks by itself is a fault of ours."""

@@ -159,10 +159,10 @@ class CopyFailed(Frozen):
 
 
 class Poll(Frozen):
-    """Applies that many leading ends of each kind, in this order (agreed numbers).
+    """Applies up to that many leading ends of each kind, in this order; the outcome says how many (HC-CONF-15).
 
     Copies to host, copies to device; then storage: answers to queries, ends of batches read, ends of writes, and
-    pages waiting in the release queue.
+    pages waiting in the release queue. The model applies that many.
     """
 
     op: Literal["poll"] = "poll"
@@ -335,6 +335,9 @@ OPERATION_TYPES: dict[str, type[Frozen]] = {
         Attach, Detach, ClearStorage, SetWritePolicy, Audit, Reset,
     )
 }  # fmt: skip
+
+POLLS_IN_VAIN_MAX = 4
+"""Of so many polls in a row that may apply all ends of a kind that wait, one applies some (HC-CONF-15)."""
 
 STORAGE_OPERATIONS = frozenset(
     {"prefetch", "query_done", "read_done", "write_done", "progress", "abort", "attach", "detach", "clear_storage"}

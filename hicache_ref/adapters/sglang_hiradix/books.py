@@ -36,6 +36,12 @@ class Copy:
         """What says that it has ended; None where its acknowledgement waits in a queue."""
         return getattr(self.ack, "finish_event", None)
 
+    @property
+    def node_ids(self) -> Sequence[int]:
+        """The nodes that upstream has on its books for it."""
+        ids: Sequence[int] = getattr(self.ack, "node_ids", (self.ack,))
+        return ids
+
 
 @dataclass(slots=True)
 class Fetch:
@@ -233,7 +239,7 @@ class Watch:
 
     def settle(self) -> None:
         """Copies that a step itself waited for have ended in it: they have no ticket."""
-        left = {"host": self._acks("ack_write_queue"), "device": self._acks("ack_load_queue")}
+        left = {"host": self.acks("ack_write_queue"), "device": self.acks("ack_load_queue")}
         gone = {name for name, copy in self.books.copies.items() if id(copy.ack) not in left[copy.to]}
         for name in gone:
             del self.books.copies[name]
@@ -241,7 +247,8 @@ class Watch:
             if issued.ticket in gone:
                 self.books.issued[index] = issued.model_copy(update={"ticket": None})
 
-    def _acks(self, name: str) -> set[int]:
+    def acks(self, name: str) -> set[int]:
+        """What identifies the acknowledgements that wait in this queue of the controller."""
         queue = getattr(self.engine.controller, name)
         return {id(ack) for ack in getattr(queue, "queue", queue)}
 

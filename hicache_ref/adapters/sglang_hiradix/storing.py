@@ -1,27 +1,25 @@
-"""The caller's operations of storage, of polling, and of storage that comes and goes."""
+"""The caller's operations of storage, and of storage that comes and goes."""
 
-from collections.abc import Iterable
 from typing import Any
 
-from hicache_ref.adapters.sglang_hiradix.books import Copy, Fetch
-from hicache_ref.adapters.sglang_hiradix.caller import Caller
-from hicache_ref.adapters.sglang_hiradix.stepper import Answer, StepQueue, StepThread
+from hicache_ref.adapters.sglang_hiradix.books import Fetch
+from hicache_ref.adapters.sglang_hiradix.polling import PollingCaller
+from hicache_ref.adapters.sglang_hiradix.stepper import Answer, StepThread
 from hicache_ref.adapters.sglang_hiradix.workers import QUERIES, READS, WRITES
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.keys import Key
-from hicache_ref.vocabulary.outcomes import Audited, Done, Invalid, Polled, Prefetching, Progressed, Refused
+from hicache_ref.vocabulary.outcomes import Audited, Done, Invalid, Prefetching, Progressed, Refused
 
 _BACKENDS = {"files": "file"}
 """The vocabulary's names of backends -> upstream's."""
 
 _MILLISECONDS = 1000
-_ALL = 10**9
 
 RELEASE_QUEUE = "release queue"
 """What is pending while pages wait to be freed."""
 
 
-class StoringCaller(Caller):
+class StoringCaller(PollingCaller):
     """A caller that also knows storage."""
 
     # -- what storage pins ------------------------------------------------------------------------------------------
@@ -143,7 +141,7 @@ class StoringCaller(Caller):
         self.watch.inserted = None
         since = next((fetch.since for fetch in self.books.fetches.values() if self._is_its(fetch, op.rid)), op.now)
         done = self.engine.progress(op.rid, (op.now - since) / _MILLISECONDS, op.agreed)
-        self._forget_closed()
+        self.forget_closed()
         if not done:
             return Progressed(done=False)
         if hasattr(cache, "pop_prefetch_loaded_tokens"):
@@ -156,112 +154,11 @@ class StoringCaller(Caller):
     def on_abort(self, op: ops.Abort) -> Done:
         """The cache waits for this request no more."""
         self.engine.cache.release_aborted_request(self.engine.handle(op.rid))
-        self._forget_closed()
+        self.forget_closed()
         return Done()
 
     def _is_its(self, fetch: Fetch, rid: str) -> bool:
         return fetch.rid == rid and self.is_open(fetch)
-
-    def is_open(self, fetch: Fetch) -> bool:
-        """Whether the scheduler still waits for this very operation."""
-        entry = self.engine.cache.ongoing_prefetch.get(fetch.rid)
-        return entry is not None and entry[-1] is fetch.operation
-
-    def _forget_closed(self) -> None:
-        """Fetches whose I/O is over are off the books, if nothing of them waits for a poll and nobody for them."""
-        waiting = {id(fetch) for fetch, _ in self.books.reads}
-        for name, fetch in list(self.books.fetches.items()):
-            if fetch.stage in ("ended", "dead") and id(fetch) not in waiting and not self.is_open(fetch):
-                del self.books.fetches[name]
-
-    # -- polling ----------------------------------------------------------------------------------------------------
-
-    def on_poll(self, op: ops.Poll) -> Polled:
-        """The cache has looked for events and found as many as were agreed on, of each kind that it counts apart."""
-        books = self.books
-        backups, loads = self._leading("host", op.backups), self._leading("device", op.loads)
-        answered, reads, written = books.answered[: op.answers], books.reads[: op.reads], books.written[: op.writes]
-        open_before = {fetch.name for fetch in books.fetches.values() if self.is_open(fetch)}
-        for copy in (*backups.values(), *loads.values()):
-            if copy.event is not None:
-                copy.event.is_pending = False
-        acks = {"ack_write_queue": len(backups), "ack_load_queue": len(loads), "ack_backup_queue": len(written)}
-        acks["ack_prefetch_queue"] = sum(count for _, count in reads)
-        shown = self._agree(answered, acks, op.releases)
-        try:
-            self.engine.cache.check_hicache_events()
-        finally:
-            for queue in shown:
-                queue.shown = None
-        for name in (*backups, *loads):
-            books.copies.pop(name, None)
-        del books.answered[: op.answers], books.reads[: op.reads], books.written[: op.writes]
-        revoked = self._apply_answers(answered, open_before)
-        committed = [f.name for f, _ in reads if f.name in open_before and not self.is_open(f)]
-        for backup in written:
-            del books.backups[backup.name]
-        self._forget_closed()
-        self.workers.go_on()
-        return Polled(
-            backups=tuple(backups), loads=tuple(loads), answers=tuple(f.name for f in answered),
-            revoked=tuple(revoked), reads=tuple(f.name for f, _ in reads), committed=tuple(dict.fromkeys(committed)),
-            writes=tuple(backup.name for backup in written),
-            releases=self._released,
-        )  # fmt: skip
-
-    def _leading(self, to: str, agreed: int) -> dict[str, Copy]:
-        """The ended copies in this direction that no running one precedes, as many as were agreed on."""
-        found: dict[str, Copy] = {}
-        for name, copy in self.books.copies.items():
-            if copy.to != to:
-                continue
-            if not copy.ended or len(found) == agreed:
-                break
-            found[name] = copy
-        return found
-
-    def _agree(self, answered: list[Fetch], acks: dict[str, int], releases: int) -> list[StepQueue]:
-        """Each queue of the controller shows what was agreed on; returns these queues."""
-        controller = self.engine.controller
-        hits = getattr(controller, "prefetch_hit_queue", None)
-        with_hits = sum(hits is not None and fetch.operation in hits.queue for fetch in answered)
-        items, self._released = self._items_of(releases)
-        agreed = acks | {
-            "prefetch_hit_queue": with_hits,
-            "prefetch_revoke_queue": len(answered) - with_hits,
-            "host_mem_release_queue": items,
-        }
-        shown = []
-        for name, count in agreed.items():
-            queue = getattr(controller, name, None)
-            if isinstance(queue, StepQueue):
-                queue.shown = count
-                shown.append(queue)
-        return shown
-
-    def _items_of(self, pages: int) -> tuple[int, int]:
-        """How many items at the head of the release queue are at most `pages` pages, and how many pages these are."""
-        queue = getattr(self.engine.controller, "host_mem_release_queue", None)
-        items = released = 0
-        for item in queue.queue if queue is not None else ():
-            count = int(item.numel()) // self.engine.page_size
-            if released + count > pages:
-                break
-            items, released = items + 1, released + count
-        return items, released
-
-    def _apply_answers(self, answered: Iterable[Fetch], open_before: set[str]) -> list[str]:
-        """Fetches whose answer was applied read now, or are off the books; returns those that lost their request."""
-        revoked = []
-        buffered = getattr(self.engine.controller, "prefetch_buffer", None)
-        for fetch in answered:
-            if buffered is not None and fetch.operation in buffered.queue:
-                fetch.stage = "reading"
-                continue
-            del self.books.fetches[fetch.name]
-            if fetch.name in open_before:
-                revoked.append(fetch.name)
-        return revoked
 
     # -- lifecycle --------------------------------------------------------------------------------------------------
 
@@ -317,7 +214,7 @@ class StoringCaller(Caller):
             if fetch.stage == "queued" and self.workers.obstacle(QUERIES, fetch.operation) is None:
                 self.workers.query(fetch, 0, raised=False)
         # What has ended is applied, also if something else has to be waited for.
-        self.on_poll(ops.Poll(answers=_ALL, reads=_ALL, writes=_ALL, releases=_ALL))
+        self.poll_storage_to_the_end()
 
     def _open(self) -> list[Fetch]:
         return [fetch for fetch in self.books.fetches.values() if self.is_open(fetch)]
@@ -364,5 +261,3 @@ class StoringCaller(Caller):
     def _survivors(self) -> dict[str, Fetch]:
         """Fetches on which a living thread works, by name."""
         return {name: each for name, each in self.books.fetches.items() if self.workers.works_on(each.operation)}
-
-    _released: Any = 0
