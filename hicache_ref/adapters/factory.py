@@ -9,6 +9,7 @@ from importlib import import_module
 from pydantic import ValidationError
 
 from hicache_ref.adapters.serving import serve
+from hicache_ref.jsonlines import complaint
 from hicache_ref.vocabulary.adapter import Adapter, AdapterError, Description
 from hicache_ref.vocabulary.observation import OBSERVATION, Level, Observation
 from hicache_ref.vocabulary.operations import Operation
@@ -33,7 +34,8 @@ def make(target: str, options: Mapping[str, str]) -> Adapter:
         raise
     except Exception as error:
         given = ", ".join(options) or "none"
-        raise AdapterError(f"{target}, called with options {given}: {_said(error)}, expected an adapter") from error
+        said = _said(error) if isinstance(error, ValidationError) else f"{_said(error)}, expected an adapter"
+        raise AdapterError(f"{target}, called with options {given}: {said}") from error
     for verb in ("describe", "reset", "apply", "observe"):
         if not callable(getattr(made, verb, None)):
             raise AdapterError(f"{target} made a {type(made).__name__} without {verb}, expected an adapter")
@@ -55,7 +57,10 @@ class Made:
 
     def describe(self) -> Description:
         """As the adapter says. Raises AdapterError where that is no description."""
-        said = self._made().describe()
+        try:
+            said = self._made().describe()
+        except ValidationError as error:
+            raise AdapterError(f"{self.target}: describe made no description: {_said(error)}") from None
         if not isinstance(said, Description):
             raise AdapterError(f"{self.target}: describe returned a {type(said).__name__}, expected a Description")
         return said
@@ -82,6 +87,8 @@ class Made:
 
 
 def _said(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        return f"{error.title}: {complaint(error)}"
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 

@@ -16,6 +16,7 @@ from hicache_ref.adapters.failures import (
 )
 from hicache_ref.adapters.serving import serve
 from hicache_ref.adapters.wire import APPLY_REPLY, DESCRIBE_REPLY, OBSERVE_REPLY, RESET_REPLY, Reply
+from hicache_ref.jsonlines import complaint
 from hicache_ref.vocabulary.adapter import AdapterError, Description
 from hicache_ref.vocabulary.observation import Level, Observation
 from hicache_ref.vocabulary.operations import OPERATION, Operation
@@ -156,9 +157,7 @@ class ProcessAdapter:
         try:
             reply = kind.validate_json(line)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"])) or "the line"
-            raise self._nonsense(line, f"{where}: {first['msg']}") from None
+            raise self._nonsense(line, complaint(error)) from None
         if reply.id != number:
             raise self._nonsense(line, f"id {reply.id}, expected {number}")
         if reply.error is not None:

@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Literal, Protocol
 
+from pydantic import field_validator
+from pydantic_core import PydanticCustomError
+
 from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.observation import Level, Observation
 from hicache_ref.vocabulary.operations import OPERATION_TYPES, STATE_OPERATIONS, Operation
@@ -82,6 +85,15 @@ class Description(Frozen):
 
     pinned: bool = False
     """Whether it runs a release that is pinned by hash, changed in nothing: what was wrong in it cannot be repaired."""
+
+    @field_validator("operations")
+    @classmethod
+    def _are_operations(cls, operations: frozenset[str]) -> frozenset[str]:
+        """They are ones that there are: of others nobody would ask, and a misspelt one would go untried."""
+        if unknown := sorted(operations - OPERATION_TYPES.keys()):
+            text = f"no {', '.join(unknown)} but some of {', '.join(OPERATION_TYPES)}"
+            raise PydanticCustomError("unknown_operation", "{text}", {"text": text})
+        return operations
 
     @property
     def alphabet(self) -> frozenset[str]:

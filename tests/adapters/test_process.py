@@ -167,11 +167,29 @@ sys.stdin.readline()
 
 
 @pytest.mark.parametrize(
+    ("field", "why"),
+    [
+        ('"level":"treee"', "level is 'treee', expected 'counts', 'pages', 'tree' or 'bytes'"),
+        ('"level":"tree","invalid":"dead"', "invalid is 'dead', expected 'refuses', 'dies' or 'undefined'"),
+        ('"level":"tree","operations":["mach_prefix"]', "expected no mach_prefix but some of match_prefix, take_pages"),
+        ('"level":"tree","colour":"red"', "unknown key result.colour, expected only known ones"),
+        ('"profile":"reference"', "result.level is missing, expected a value"),
+    ],
+)
+def test_a_wrong_description_is_told_by_field_and_values(field: str, why: str) -> None:
+    """Goal: whoever writes an adapter is told what to write. Method: one wrong field each, in an answer."""
+    answer = f'{{"id":1,"result":{{"name":"mine","version":"1",{field}}}}}'
+    with scripted(f"print({answer!r}, flush=True)") as adapter, pytest.raises(AdapterError) as caught:
+        adapter.describe()
+    assert why in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("answer", "why"),
     [
-        ("good morning", "Invalid JSON"),
-        ('{"id":2,"result":{"kind":"took"}}', "pages: Field required"),
-        ('{"id":2,"result":{"kind":"dunno"}}', "does not match any of the expected tags"),
+        ("good morning", "not JSON \\(expected value"),
+        ('{"id":2,"result":{"kind":"took"}}', "result.took.pages is missing, expected a value"),
+        ('{"id":2,"result":{"kind":"dunno"}}', "unknown result 'dunno', expected one of"),
         ('{"id":1,"result":{"kind":"done"}}', "id 1, expected 2"),
         ('{"id":2}', "neither result nor error"),
     ],

@@ -25,7 +25,7 @@ import os
 import time
 
 from hicache_ref.adapters.reference import ReferenceAdapter
-from hicache_ref.vocabulary.adapter import AdapterError
+from hicache_ref.vocabulary.adapter import AdapterError, Description
 
 
 class Misbehaving(ReferenceAdapter):
@@ -66,6 +66,15 @@ def broken():
 
 def odd():
     return 3
+
+
+class Vague(ReferenceAdapter):
+    def describe(self):
+        return Description(name="vague", version="1", level="treee")
+
+
+def vague():
+    return Description(name="vague", version="1", level="tree", invalid="dead")
 
 
 a_number = 3
@@ -110,11 +119,13 @@ def test_an_adapter_that_fails_in_a_step_has_diverged(how: str, said: str, misbe
         ("engine:broken", "OSError: no GPU here"),
         ("engine:odd", "made a int without describe"),
         ("engine:make", "missing 1 required positional argument: 'how'"),
-        ("engine:make --option how=refuse", "no room for a second one"),
+        ("engine:make --option how=refuse", "no room for a second one (engine.py:"),
+        ("engine:Vague", "Description: level is 'treee', expected 'counts', 'pages', 'tree' or 'bytes'"),
+        ("engine:vague", "Description: invalid is 'dead', expected 'refuses', 'dies' or 'undefined'"),
     ],
 )
 def test_an_adapter_that_fails_before_the_first_step_is_a_mistake(adapter: str, said: str, misbehaving: Shell) -> None:
-    """Goal: what cannot start is not judged. Method: six ways not to start."""
+    """Goal: what cannot start is not judged. Method: eight ways not to start."""
     ran = misbehaving("check", "--adapter", *adapter.split())
 
     assert (2, 1) == (ran.code, len(ran.err))
