@@ -5,10 +5,11 @@ from collections.abc import Collection, Iterator
 
 from hicache_ref.model import Step
 from hicache_ref.model.records import Prefetch, PrefetchQueued, PrefetchReading
-from hicache_ref.model.state import FREE, State
+from hicache_ref.model.state import FREE, Node, State
 from hicache_ref.oracle.content import Content
 from hicache_ref.oracle.seen import CALLED, Seen
 from hicache_ref.vocabulary.events import Event
+from hicache_ref.vocabulary.hashing import chain, namespace_seed
 from hicache_ref.vocabulary.ids import (
     KV,
     KV_DEVICE,
@@ -25,7 +26,7 @@ from hicache_ref.vocabulary.ids import (
 )
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.observation import Counts
-from hicache_ref.vocabulary.outcomes import Inserted, Matched, Outcome, Refused, Took
+from hicache_ref.vocabulary.outcomes import Evicted, Inserted, Matched, Outcome, Refused, Took
 from hicache_ref.vocabulary.profile import Profile
 
 Pairs = dict[int, int]
@@ -34,6 +35,10 @@ Pairs = dict[int, int]
 
 MAY_BE_UNTOLD = frozenset({"given_up", "evictable", "state_host_hit"})
 """Fields of an outcome that an implementation may leave out, as None."""
+
+
+Unlike = dict[PoolName, tuple[set[PageHash], set[PageHash]]]
+"""Pool -> the page hashes that the model and the implementation have there, where these differ."""
 
 
 class Difference(Exception):
@@ -58,6 +63,7 @@ class Comparison:
 
     def __init__(self, profile: Profile) -> None:
         self.page_size = profile.sizes.page_size
+        self.bigram = profile.bigram
         self.tree = True
         """Whether the last observation shows where nodes end."""
 
@@ -71,13 +77,15 @@ class Comparison:
     def residency(self, state: State, view: Seen, ours: Step) -> None:
         """Each page is on the same tiers on both sides (HC-CONF-07), and nodes end at the same keys (HC-CONF-08)."""
         self._dead_ends(state, view)
-        unlike: dict[PoolName, tuple[set[PageHash], set[PageHash]]] = {}
+        unlike: Unlike = {}
         for pool_name in self.pools:
             expected = dict(held_by_nodes(state, pool_name))
             theirs = view.pages[pool_name]
             if expected.keys() != theirs.keys():
                 unlike[pool_name] = (set(expected), set(theirs))
         if unlike:
+            if ours.victims or isinstance(ours.outcome, Evicted):
+                self._judge_inner_nodes(state, unlike)
             self._explain(unlike, self.names(state) | view.names, ours)
         if not self.tree:
             return
@@ -130,6 +138,29 @@ class Comparison:
                     names[digest] = text if each.extra is None else f"{each.extra}/{text}"
                 texts[each.id] = text
         return names
+
+    def _judge_inner_nodes(self, state: State, unlike: Unlike) -> None:
+        """No node is gone that is no leaf of its tier, while what hung below it stays, there or moved up (HC-EVICT-01).
+
+        Where all below it is gone too, it may have been a leaf when it went: too much was evicted, from the leaves up.
+        """
+        for pool_name in KV_POOLS:
+            expected, theirs = unlike.get(pool_name, (set(), set()))
+            for node in state.nodes.values():
+                above = state.nodes.get(node.parent)
+                if above is None or above.id == ROOT or pool_name not in node.at:
+                    continue
+                is_gone = expected.issuperset(above.hashes) and theirs.isdisjoint(above.hashes)
+                if is_gone and not theirs.isdisjoint((node.hashes[0], self._moved_up(state, node, above))):
+                    names = self.names(state)
+                    text = f"{_where(pool_name)} inner node {names[above.hashes[-1]]} is gone"
+                    raise Difference("HC-EVICT-01", f"{text}; below it was {names[node.hashes[-1]]}")
+
+    def _moved_up(self, state: State, node: Node, above: Node) -> PageHash:
+        """The hash that the node's first page has where the node hangs in the place of that above it."""
+        top = state.nodes[above.parent]
+        prior = namespace_seed(node.extra) if top.id == ROOT else top.hashes[-1]
+        return chain(node.key[:1], prior, self.bigram)[0]
 
     def _explain(
         self, unlike: dict[PoolName, tuple[set[PageHash], set[PageHash]]], names: dict[PageHash, str], ours: Step

@@ -86,6 +86,24 @@ class EvictsNewest(Model):
         return tuple(-each for each in super()._rank(number))
 
 
+class EvictsInnerNode(ReferenceAdapter):
+    """With the first eviction the first node goes too, and what hung below it hangs at the root."""
+
+    evicted = False
+
+    def apply(self, operation: Operation) -> Outcome:
+        self.evicted = isinstance(operation, Evict)
+        return super().apply(operation)
+
+    def observe(self, level: Level) -> Observation:
+        seen = super().observe(level)
+        if not self.evicted:
+            return seen
+        first, *rest = seen.segments
+        below = tuple(each.model_copy(update={"parent": each.parent - 1}) for each in rest)
+        return seen.model_copy(update={"segments": below, "free_device": (*seen.free_device, *(first.device or ()))})
+
+
 class MatchesTooFar(Model):
     """A match names its best end as the end on host."""
 
@@ -147,6 +165,11 @@ CASES: dict[str, tuple[ReferenceAdapter, Profile, Sequence[Operation]]] = {
         Profile(rules=SELECTIVE),
         [*request("r0", 1, 2), *request("r1", 3, 4, extra="a"), Evict(n=1)],
     ),
+    "inner-victim": (
+        EvictsInnerNode(name="planted"),
+        Profile(rules=Rules(write_policy="write_through_selective", write_through_threshold=9)),
+        [*request("r0", 1, 2), *request("r1", 1, 2, 3, start=2), *request("r2", 1, 2, 5, 6, start=2), Evict(n=1)],
+    ),
     "wrong-answer": (
         ReferenceAdapter(MatchesTooFar, "planted"),
         Profile(rules=SELECTIVE),
@@ -184,7 +207,7 @@ CATALOGUE = {
     rule.id: rule
     for rule in (
         _rule("HC-PAGE-01"), _rule("HC-PAGE-02"), _rule("HC-PAGE-05", "HC-PAGE-01", "HC-PAGE-02"), _rule("HC-PAGE-06"),
-        _rule("HC-PAGE-09"), _rule("HC-EVICT-02"), _rule("HC-CONF-01"), _rule("HC-CONF-02"),
+        _rule("HC-PAGE-09"), _rule("HC-EVICT-01"), _rule("HC-EVICT-02"), _rule("HC-CONF-01"), _rule("HC-CONF-02"),
     )
 }  # fmt: skip
 
