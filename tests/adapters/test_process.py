@@ -169,7 +169,7 @@ sys.stdin.readline()
 @pytest.mark.parametrize(
     ("field", "why"),
     [
-        ('"level":"treee"', "level is 'treee', expected 'counts', 'pages', 'tree' or 'bytes'"),
+        ('"level":"forest"', "level is 'forest', expected 'counts', 'pages', 'tree' or 'bytes'"),
         ('"level":"tree","invalid":"dead"', "invalid is 'dead', expected 'refuses', 'dies' or 'undefined'"),
         ('"level":"tree","operations":["mach_prefix"]', "expected no mach_prefix but some of match_prefix, take_pages"),
         ('"level":"tree","colour":"red"', "unknown key result.colour, expected only known ones"),
@@ -179,7 +179,8 @@ sys.stdin.readline()
 def test_a_wrong_description_is_told_by_field_and_values(field: str, why: str) -> None:
     """Goal: whoever writes an adapter is told what to write. Method: one wrong field each, in an answer."""
     answer = f'{{"id":1,"result":{{"name":"mine","version":"1",{field}}}}}'
-    with scripted(f"print({answer!r}, flush=True)") as adapter, pytest.raises(AdapterError) as caught:
+    script = f"import sys\nsys.stdin.readline()\nprint({answer!r}, flush=True)\nsys.stdin.readline()"
+    with scripted(script) as adapter, pytest.raises(AdapterError) as caught:
         adapter.describe()
     assert why in str(caught.value)
 
