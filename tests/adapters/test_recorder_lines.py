@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import time
+from array import array
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ pytest.importorskip("torch")
 
 from hicache_ref.adapters.sglang.threads import Asked, Read, Threads, Written
 from hicache_ref.adapters.sglang_teller import Teller, lines
-from hicache_ref.adapters.sglang_teller.nodes import CannotSay, Shape
+from hicache_ref.adapters.sglang_teller.nodes import ROOT, CannotSay, Nodes, Numbers, SentKey, Shape
 from hicache_ref.adapters.sglang_teller.ring import CLOSED, Behind, Reader, Writer, made_memory
+from hicache_ref.adapters.sglang_teller.storing import StoringCalls
 from hicache_ref.adapters.sglang_teller.tickets import Copies
 from hicache_ref.adapters.sglang_teller.writing import TraceWriter, begun
 from hicache_ref.jsonlines import LINE_BYTES_MAX
@@ -35,6 +37,21 @@ HEADER = TraceHeader(
 SHAPE = Shape(1, 6, 1, 2, allocates_before=False, acknowledges_batches=True)
 
 
+class StubNodes(Nodes):
+    """The root alone, and keys of tokens that count from one."""
+
+    def __init__(self) -> None:
+        pass
+
+    def tokens(self, number: int) -> Numbers:
+        """None are above."""
+        return array("q")
+
+    def part(self, sent: SentKey) -> Numbers:
+        """As many as were sent."""
+        return array("q", range(1, int(sent[3]) + 1))
+
+
 def writer_of(path: Path) -> TraceWriter:
     """A writer of a trace that begins."""
     return TraceWriter(begun(path, HEADER), str(path))
@@ -53,6 +70,22 @@ def test_lines_are_those_of_the_format(tmp_path: Path) -> None:
         s.op for s in trace.steps
     ]
     assert [Done(), Polled(backups=("h:1",))] == [s.outcome for s in trace.steps]
+
+
+@pytest.mark.parametrize("revokes", [True, False])
+def test_a_revocation_is_told_where_the_cache_waits_no_more(tmp_path: Path, revokes: bool) -> None:
+    """Goal: a poll tells what was done. Method: an answer without hits, after which the prefetch is open or is not."""
+    writer = writer_of(tmp_path / "t.jsonl")
+    calls = StoringCalls(SHAPE, StubNodes(), writer)
+    calls.on_prefetch("r", ROOT, (-1, 0, 0, 2), None, 0, 7, 2)
+    calls.on_asked(7, 0, enough=False, raised=False)
+    if revokes:
+        calls.on_closed([7], within=True)
+    calls.on_news([("prefetch_hit_queue", (7, False))])
+    writer.end("enough")
+
+    told = read_trace(tmp_path / "t.jsonl").steps[-1].outcome
+    assert Polled(answers=("p:1.2",), revoked=("p:1.2",) if revokes else ()) == told
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -74,10 +74,6 @@ class StoringCalls(Calls):
         if within:
             self._closed.update(numbers)
 
-    def _waited(self, fetch: _Fetch) -> bool:
-        """Whether a request waited for it when the call began."""
-        return fetch.number in self._open or fetch.number in self._closed
-
     def prefetch_pages(self, fetched: Sequence[Fetched]) -> dict[str, Pages]:
         """The host pages that prefetches have, by name."""
         named = {fetch.number: fetch for fetch in self._fetches.values()}
@@ -222,12 +218,13 @@ class StoringCalls(Calls):
         raise CannotSay("an answer to a prefetch that was begun before the recording")
 
     def _is_revoked(self, fetch: _Fetch, has_pages: bool) -> bool:
-        """An answered prefetch reads now, or is over; whether its request waited till then."""
+        """An answered prefetch reads now, or is over; whether its request waited till then, and does not any more."""
         if has_pages and not self.shape.allocates_before:
             fetch.stage = "reading"
-            return False
-        self._fetches.pop(fetch.name)
-        return self._waited(fetch)
+        elif fetch.number not in self._open:
+            self._fetches.pop(fetch.name)
+            return fetch.number in self._closed
+        return False
 
     def _known_reads(self, acks: list[tuple[int, bool]]) -> tuple[list[str], list[str]]:
         """The batches that the scheduler knows of now, and the prefetches that this has committed."""
