@@ -11,18 +11,13 @@ from hicache_ref.vocabulary.profile import Profile
 
 
 def stem(finding: Finding, profile: Profile, steps: Sequence[Recorded]) -> str:
-    """The name, without suffix, that the same divergence gets again: finding, profile and steps up to names of handles.
+    """The name, without suffix, that the same divergence gets again: place, profile and steps up to names of handles.
 
     Two crashes of one trace are two findings, and each has its own files. A rule that is new and has its reference
     value changes no name.
     """
-    text = "\n".join(
-        (
-            repr(finding.identity),
-            profile.model_dump_json(exclude_defaults=True),
-            *canonical([step.op for step in steps]),
-        )
-    )
+    parts = (finding.operation, str(finding.raised), profile.model_dump_json(exclude_defaults=True))
+    text = "\n".join((*parts, *canonical([step.op for step in steps])))
     return f"{finding.requirement}-{sha256(text.encode()).hexdigest()[:8]}"
 
 
