@@ -1,6 +1,6 @@
 """Faults of eviction: too little, too much, the wrong node, in the wrong order, or for nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from hicache_ref.faults.catalogue import OWN, STAGED, WRITE_BACK, plant
 from hicache_ref.model import Model
@@ -271,3 +271,12 @@ class LfuIgnoresHits(Model):
     def _rank(self, number: NodeId) -> Rank:
         """By recency alone."""
         return super()._rank(number)[1:]
+
+
+@plant("one-of-several-is-named", "K11", OWN, expected="HC-EVICT-11")
+class OneOfSeveralIsNamed(Model):
+    """Who needs a page that several operations touch is told to wait for one of them, and asks again in vain."""
+
+    def touching(self, pool_name: PoolName, pages: Iterable[int]) -> set[str]:
+        """The last by name."""
+        return set(sorted(super().touching(pool_name, pages))[-1:])

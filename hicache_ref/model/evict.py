@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from hicache_ref.model.copies import CopyRules
 from hicache_ref.model.pages import ModelFault
 from hicache_ref.model.state import Node, Part, Ticket
-from hicache_ref.vocabulary.ids import DEVICE, HOST, KV, KV_DEVICE, KV_HOST, ROOT, STATE, NodeId, PoolName
+from hicache_ref.vocabulary.ids import DEVICE, HOST, KV, KV_DEVICE, KV_HOST, ROOT, STATE, NodeId, Pages, PoolName
 from hicache_ref.vocabulary.operations import Evict, EvictHost
 from hicache_ref.vocabulary.outcomes import Evicted, Invalid, Refused
 from hicache_ref.vocabulary.profile import EvictionPolicy
@@ -213,16 +213,16 @@ class EvictRules(CopyRules):
         if short <= 0:
             return None
         if short > self.state.evictable:
-            enough = short <= self.state.evictable + len(self.holders_of_given_up(KV_DEVICE))
+            enough = short <= self.state.evictable + len(self.left_to_operations(KV_DEVICE))
             if for_copy and self.rules.evict_device_for_hopeless:
                 self.evict_device(self.asked(short, count))
-            holders = self.holders_of_given_up(KV_DEVICE)
-            return Refused(why="device full", wait_for=tuple(sorted(set(holders.values()))) if enough else ())
+            holders = self.touching(KV_DEVICE, self.left_to_operations(KV_DEVICE)) if enough else ()
+            return Refused(why="device full", wait_for=tuple(sorted(holders)))
         self.evict_device(self.asked(short, count) if for_copy else short)
         if count <= self.free_count(KV_DEVICE):
             return None
         self.facts.append("room_has_to_be_waited_for")
-        waiting = {*self.holders_of_given_up(KV_DEVICE).values(), *self._keepers_of_leaves()}
+        waiting = self.touching(KV_DEVICE, self.left_to_operations(KV_DEVICE)) | self._keepers_of_leaves()
         return Refused(why="device full", wait_for=tuple(sorted(waiting)))
 
     def _keepers_of_leaves(self) -> set[str]:
@@ -230,12 +230,11 @@ class EvictRules(CopyRules):
         leaves = [self.state.nodes[number] for number in self.state.device_leaves]
         return {name for leaf in leaves for node in self.subtree(leaf) for name in self.pinned_by(node)}
 
-    def holders_of_given_up(self, pool_name: PoolName) -> dict[int, str]:
-        """Pages that only an operation still holds, and which."""
+    def left_to_operations(self, pool_name: PoolName) -> Pages:
+        """The pages that were given up, and that operations still touch."""
         if not self.state.tickets and not self.state.passes:
-            return {}
-        owner = self.state.pools[pool_name].owner
-        return {page: str(held[1]) for page, held in enumerate(owner) if held[0] == "op"}
+            return ()
+        return tuple(page for page, held in enumerate(self.state.pools[pool_name].owner) if held[0] == "op")
 
     def host_room(self, count: int, states: int = 0) -> bool:
         """Whether `count` host pages and so many state slots are free, after evicting once if need be (HC-EVICT-06).
@@ -296,5 +295,6 @@ class Tally:
         """What the caller is told."""
         owner = self.rules.state.pools[self.pool_name].owner
         given, freed = self.given(), self.rules.free_count(self.pool_name) - self.free_before
-        holders = sorted({str(owner[page][1]) for page in self.pages if owner[page][0] == "op"})
-        return Evicted(freed=freed, staged=given - freed, wait_for=tuple(holders))
+        left = [page for page in self.pages if owner[page][0] == "op"]
+        holders = self.rules.touching(self.pool_name, left)
+        return Evicted(freed=freed, staged=given - freed, wait_for=tuple(sorted(holders)))

@@ -117,7 +117,7 @@ class HybridRules(InsertRules):
 
     def _no_slot(self, keepers: Iterable[str] = ()) -> Refused:
         """Slots that were given up have to be waited for, and the keepers of leaves that could not go."""
-        holders = set(self.holders_of_given_up(STATE_DEVICE).values())
+        holders = self.touching(STATE_DEVICE, self.left_to_operations(STATE_DEVICE))
         return Refused(why="no state slot", wait_for=tuple(sorted(holders.union(keepers))))
 
     def host_room(self, count: int, states: int = 0) -> bool:

@@ -58,7 +58,7 @@ class PageRules:
             owner[page] = held
 
     def release(self, pool_name: PoolName, pages: Pages) -> None:
-        """Each page is free, or belongs to the last submitted operation that still touches it (HC-PAGE-04)."""
+        """Each page is free, or left to an operation that still touches it (HC-PAGE-04)."""
         if not pages:
             return
         pool = self.state.pools[pool_name]
@@ -75,13 +75,18 @@ class PageRules:
                 pool.free.append(page)
 
     def _touched(self, pool_name: PoolName, pages: Pages) -> dict[int, str]:
-        """Which of `pages` an operation on the books reads or writes, and the last one that does."""
+        """Which of `pages` an operation on the books reads or writes, each with one that does."""
         refs = {(pool_name, page) for page in pages}
         busy = {}
         for op in running(self.state):
             for touched in (op.reads & refs) | (op.writes & refs):
                 busy[touched[1]] = operation_id(op)
         return busy
+
+    def touching(self, pool_name: PoolName, pages: Iterable[int]) -> set[str]:
+        """The operations on the books that touch one of `pages`: all are free once all of these are over."""
+        refs = {(pool_name, page) for page in pages}
+        return {operation_id(op) for op in running(self.state) if refs & op.reads or refs & op.writes}
 
     def let_go(self, name: str, refs: Iterable[tuple[PoolName, int]]) -> None:
         """What the operation `name`, now off the books, still owned is released."""

@@ -26,14 +26,17 @@ from hicache_ref.vocabulary.ids import (
 )
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.observation import Counts
-from hicache_ref.vocabulary.outcomes import Evicted, Inserted, Matched, Outcome, Refused, Took
+from hicache_ref.vocabulary.outcomes import Evicted, Inserted, Matched, Outcome, Took
 from hicache_ref.vocabulary.profile import Profile
 
 Pairs = dict[int, int]
 """Model page -> page of the implementation."""
 
 
-MAY_BE_UNTOLD = frozenset({"given_up", "evictable", "state_host_hit"})
+SETS = frozenset({"lost", "pending", "wait_for"})
+"""Fields of outcomes that name things in no order, each once."""
+
+MAY_BE_UNTOLD = frozenset({"given_up", "evictable", "state_host_hit", "wait_for"})
 """Fields of an outcome that an implementation may leave out, as None."""
 
 
@@ -283,8 +286,8 @@ class Comparison:
                 expected, actual = None, None
             elif isinstance(ours, Matched | Took) and name in ("device", "pages"):
                 expected = tuple(self.renamed(KV_DEVICE, page) for page in expected)
-            elif isinstance(ours, Refused):
-                expected, actual = sorted(expected), sorted(actual)
+            elif name in SETS:
+                expected, actual = tuple(sorted(set(expected))), tuple(sorted(set(actual)))
             if expected != actual:
                 text = f"{ours.kind}.{name} is {_told_as(actual)}, expected {_told_as(expected)}"
                 raise Difference("HC-CONF-02", text)

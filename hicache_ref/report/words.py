@@ -126,5 +126,5 @@ def _pages(pages: Pages, rename: Rename) -> str:
     return "{" + " ".join("?" if word == "-1" else word for word in words) + "}"
 
 
-def _waits(names: tuple[str, ...]) -> str:
+def _waits(names: tuple[str, ...] | None) -> str:
     return f", waits for {' '.join(names)}" if names else ""

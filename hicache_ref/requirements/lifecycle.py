@@ -104,7 +104,7 @@ def refused_closes_storage_work(change: Change[Reset | Detach, Refused]) -> int:
     """What has to be waited for is named, all other storage work is over, and all else is as before."""
     before, after, told = change.before, change.after, change.told
     waiting = at_work(before, change.op)
-    if list(told.wait_for) != waiting or not waiting:
+    if sorted(told.wait_for or ()) != waiting or not waiting:
         raise Broken.because(f"{told.wait_for} are to be waited for, at work are {waiting}")
     was, now = before.storage, after.storage
     over = (now.open, now.answers, now.reads, now.writes, now.release, now.occupied, now.loaded)

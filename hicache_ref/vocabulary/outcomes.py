@@ -58,12 +58,12 @@ class Inserted(Frozen):
 
 
 class Evicted(Frozen):
-    """`freed` pages are free, `staged` more were given up but are still touched by `wait_for`."""
+    """`freed` pages are free, `staged` more were given up but are still touched by `wait_for`; None: not told."""
 
     kind: Literal["evicted"] = "evicted"
     freed: int
     staged: int = 0
-    wait_for: tuple[str, ...] = ()
+    wait_for: tuple[str, ...] | None = ()
 
 
 class Submitted(Frozen):
@@ -118,11 +118,11 @@ class Audited(Frozen):
 
 
 class Refused(Frozen):
-    """A lawful no. Nothing changed, except staging if `wait_for` names what has to end first."""
+    """A lawful no. Nothing changed, except staging if `wait_for` names what has to end first; None: not told."""
 
     kind: Literal["refused"] = "refused"
     why: str
-    wait_for: tuple[str, ...] = ()
+    wait_for: tuple[str, ...] | None = ()
 
 
 class Invalid(Frozen):

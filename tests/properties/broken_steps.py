@@ -10,6 +10,7 @@ from hicache_ref.vocabulary.operations import (
     CopyDone,
     Evict,
     EvictHost,
+    Forward,
     GiveBack,
     Insert,
     LoadBack,
@@ -88,6 +89,15 @@ def an_insert_uses_the_rest_of_what_it_splits() -> Told:
     op, step = world.seen(Insert(rid="r", key=key("12"), start=0))
     world.node("123").last[KV] = world.state.clock
     return world, op, step
+
+
+@broken("HC-EVICT-11")
+def an_eviction_names_one_of_two_passes() -> Told:
+    world = cached("1")
+    world.do(TakePages(rid="r", n=1), TakePages(rid="s", n=1))
+    world.do(Forward(rid="r", key=key("12"), start=1), Forward(rid="s", key=key("13"), start=1))
+    op, step = world.seen(Evict(n=1))
+    return world, op, told(step, wait_for=("f:s",))
 
 
 @broken("HC-MATCH-04")

@@ -149,7 +149,14 @@ class HybridCaller(HybridObserver):
         return self._no_state() if wanted and not enough else None
 
     def _no_state(self) -> Refused:
-        return Refused(why="no state slot", wait_for=tuple(sorted(set(self.books.held_states.values()))))
+        return Refused(why="no state slot", wait_for=self._holders_of_states())
+
+    def _holders_of_states(self) -> tuple[str, ...]:
+        """The passes that change a slot which was given up, and the loads into one (HC-EVICT-11)."""
+        held = set(self.books.held_states)
+        passes = {f"f:{rid}" for rid, each in self.books.passes.items() if held.intersection(each.state)}
+        loads = {name for name, copy in self.books.copies.items() if self._brings(copy, tuple(held))}
+        return tuple(sorted(passes | loads))
 
     def _copy_state(self, source: Any, target: Pages) -> None:
         """The copy is made in the order of streams: after the load that brings the state, before any pass."""
@@ -311,5 +318,5 @@ class HybridCaller(HybridObserver):
         # The load keeps what it hangs below.
         states -= above is not node and above.mamba_value is not None and not above.mamba_lock_ref
         if states < 1 + (op.rid is not None):
-            return self._no_state().wait_for
+            return self._holders_of_states()
         return super()._load_waits_for(op, node, hopeless=hopeless)

@@ -177,7 +177,9 @@ class Caller:
         return set()
 
     def _holders(self, pages: Any) -> tuple[str, ...]:
-        return tuple(sorted({f"f:{self.books.held[page]}" for page in pages if page in self.books.held}))
+        """The passes that touch one of these pages, which were given up (HC-EVICT-11)."""
+        held = self.books.held.keys() & set(pages)
+        return tuple(sorted(f"f:{rid}" for rid, each in self.books.passes.items() if held.intersection(each.touches)))
 
     def on_give_back(self, op: ops.GiveBack) -> Done | Invalid:
         """The request holds nothing."""

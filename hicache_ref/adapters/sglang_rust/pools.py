@@ -67,8 +67,10 @@ class DevicePool(PagePool):
         self.give_up(mine)
 
     def holders(self, pages: Iterable[int]) -> tuple[str, ...]:
-        """The names of the passes that hold one of these pages."""
-        return tuple(sorted({pass_name(self.held[page]) for page in pages if page in self.held}))
+        """The names of the passes that touch one of these pages, which were given up (HC-EVICT-11)."""
+        held = self.held.keys() & set(pages)
+        touching = [rid for rid, each in self.passes.items() if held.intersection((*each.reads, *each.writes))]
+        return tuple(sorted(map(pass_name, touching)))
 
 
 class StatePool(PagePool):
@@ -89,6 +91,11 @@ class StatePool(PagePool):
                 self.held[slot] = touching[-1]
             else:
                 self.free.append(slot)
+
+    def holders(self, slots: Iterable[int]) -> tuple[str, ...]:
+        """The names of what touches one of these slots, which were given up (HC-EVICT-11)."""
+        held = self.held.keys() & set(slots)
+        return tuple(sorted(name for name, touched in self.touched.items() if held.intersection(touched)))
 
     def end(self, name: str) -> None:
         """The pass or copy touches nothing more; what it held is free, or held by another."""

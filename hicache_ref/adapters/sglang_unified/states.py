@@ -182,9 +182,9 @@ class StateCaller(ObservedCaller):
         """The core has chosen victims worth `n` state slots on device, or had no more."""
         free_before, held_before = len(self.states.free), set(self.states.held)
         self.walk(STATE, op.n)
-        held = {slot: holder for slot, holder in self.states.held.items() if slot not in held_before}
+        held = self.states.held.keys() - held_before
         freed = len(self.states.free) - free_before
-        return Evicted(freed=freed, staged=len(held), wait_for=tuple(sorted(set(held.values()))))
+        return Evicted(freed=freed, staged=len(held), wait_for=self.states.holders(held))
 
     def on_evict_host_state(self, op: EvictHostState) -> Evicted:
         """The core has chosen victims worth `n` state slots on host, or had no more."""
@@ -209,7 +209,7 @@ class StateCaller(ObservedCaller):
         return max(0, states - len(self.states.free))
 
     def _no_slot(self) -> Refused:
-        return Refused(why="no state slot", wait_for=tuple(sorted(set(self.states.held.values()))))
+        return Refused(why="no state slot", wait_for=self.states.holders(self.states.held))
 
     def host_room(self, count: int, states: int) -> bool:
         """As below, and so many state slots are free after evicting (upstream: resolve_host_transfers)."""
