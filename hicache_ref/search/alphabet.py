@@ -275,8 +275,12 @@ def invalid(d: Drawing) -> Operation:
         *(ops.TakePages(rid=rid, n=1) for rid in d.model.state.requests),
         *wrong_reports(d),
     ]
-    claims = too_much(d)
+    claims = _broken(d, too_much(d))
     if claims and d.rng.random() < CLAIMS_SHARE:
-        candidates = claims
-    broken = [op for op in candidates if op.op in d.operations and d.model.requires(op)]
-    return d.rng.choice(broken)
+        return d.rng.choice(claims)
+    return d.rng.choice(_broken(d, candidates))
+
+
+def _broken(d: Drawing, candidates: list[Operation]) -> list[Operation]:
+    """Those that the implementation has and that may not happen now."""
+    return [op for op in candidates if op.op in d.operations and d.model.requires(op)]
