@@ -22,7 +22,7 @@ from hicache_ref.vocabulary.profile import RULES, profile_named
 MARGIN = 15
 """Walks that are to meet in the steps of a promise what is promised; where 15 are expected none is by chance 3e-7."""
 
-STEPS = (3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
+STEPS = (3_000, 5_000, 10_000, 20_000, 30_000, 50_000, 100_000, 200_000, 300_000, 500_000, 1_000_000)
 """The steps that a promise may need; what is rarer than the last is promised there all the same."""
 
 KINDS: tuple[tuple[str, Hybrid], ...] = (("", "drawn"), ("", "always"), ("/tiny", "never"), ("/small", "never"))
