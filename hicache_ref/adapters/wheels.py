@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,9 @@ from hicache_ref.vocabulary.adapter import AdapterError
 
 _STAMP = "stamp.json"
 _DOWNLOAD_SECONDS = 1800
+
+_ERRNO = re.compile(r"\[Errno[^]]*\] ([^'\")]+)")
+_ERROR = re.compile(r"\b(\w+Error)\b")
 
 
 def cache_folder() -> Path:
@@ -70,12 +74,26 @@ def _downloaded(package: str, version: str, folder: Path) -> Path:
     except subprocess.TimeoutExpired as error:
         raise AdapterError(f"pip did not download {package} {version} within {_DOWNLOAD_SECONDS} s") from error
     found = sorted(folder.glob("*.whl"))
+    if run.returncode and (trouble := _no_network(run.stderr)) is not None:
+        raise AdapterError(
+            f"no network: pip did not reach the package index for {package} {version} ({trouble}), "
+            f"expected a connection, or the wheel's files in {cache_folder()}"
+        )
     if run.returncode or len(found) != 1:
         said = (run.stderr.strip() or run.stdout.strip() or "nothing").splitlines()[-1]
         raise AdapterError(
             f"pip did not download {package} {version}, expected a wheel for this Python; it said: {said}"
         )
     return found[0]
+
+
+def _no_network(stderr: str) -> str | None:
+    """Why pip reached no index; None if it reached one. What pip says last is that there is no such package."""
+    lost = [line for line in stderr.splitlines() if "connection broken by" in line or "Max retries exceeded" in line]
+    if not lost:
+        return None
+    why = _ERRNO.search(lost[-1]) or _ERROR.search(lost[-1])
+    return why[1] if why else "no connection"
 
 
 def _unpacked(wheel: Path, sha256s: Collection[str], members: Sequence[str], scratch: Path) -> Path:

@@ -1,6 +1,7 @@
 """Pinned wheels: what is in the cache is what was pinned, and nothing is downloaded unasked."""
 
 import hashlib
+import os
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -56,6 +57,22 @@ def test_nothing_is_downloaded_unasked(index: Index) -> None:
     with pytest.raises(AdapterError, match=r"wheel toy 1\.0 is not in .*: give --fetch once"):
         index.fetched(fetch=False)
     assert index.downloads == 0
+
+
+def test_without_network_the_message_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: nobody looks for a wheel that exists. Method: pip itself, whose only index is a port where nobody listens.
+
+    Pip's last words are then that there is no such distribution.
+    """
+    monkeypatch.setenv("HICACHE_REF_CACHE", str(tmp_path / "cache"))
+    for name, value in (("INDEX_URL", "http://127.0.0.1:9/simple"), ("RETRIES", "1"), ("CONFIG_FILE", os.devnull)):
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+
+    with pytest.raises(AdapterError, match=r"no network: .* toy 1\.0 \(Connection refused\), expected a"):
+        fetched_wheel("toy", "1.0", {"0" * 64}, [MEMBER], fetch=True)
+    assert ["wheels"] == left_in_cache()
 
 
 def test_only_the_wanted_members_are_kept_and_used_again(index: Index) -> None:
