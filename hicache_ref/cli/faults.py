@@ -30,7 +30,7 @@ app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 def faults(context: typer.Context) -> None:
     """The planted faults: list them, or see that each is caught.
 
-    Example: hicache-ref faults run --steps 20000
+    Example: hicache-ref faults list --kind K3
     """
     help_if_alone(context)
 
@@ -85,7 +85,7 @@ def run(
 
     Exit code: 0 all caught and no false alarm, 1 one was not caught, 3 a false alarm, 4 interrupted.
 
-    Example: hicache-ref faults run lock-leaked --seed 2
+    Example: hicache-ref faults run hit-counts-twice --healthy-steps 99
     """
     for fault in ids or ():
         if fault not in FAULTS:

@@ -82,7 +82,7 @@ class StorageReport(CheckReport):
 def storage(context: typer.Context) -> None:
     """Stores for the third tier: check one.
 
-    Example: hicache-ref storage check files:///var/cache/pages
+    Example: hicache-ref storage check "files://$PWD/pages"
     """
     help_if_alone(context)
 
@@ -126,7 +126,7 @@ def check_store(
     The check writes under keys of its own; without --clear its pages stay in the store. Exit code: 0 conforms, 1 a rule
     is broken, 2 bad input or no store there, 4 nothing could be judged.
 
-    Example: hicache-ref storage check files:///var/cache/pages
+    Example: hicache-ref storage check "files://$PWD/pages"
     """
     sys.path.insert(0, os.getcwd())
     with progress(color=not no_color) as show:

@@ -156,7 +156,11 @@ def replay(
 
     Exit code: 0 all pass, 1 one still fails, 2 one cannot be executed.
 
-    Example: hicache-ref replay divergences/HC-PAGE-06-a8108dfe.jsonl --adapter sglang-rust
+    Example, with a trace to begin with:
+
+    hicache-ref faults run hit-counts-twice --healthy-steps 99 --store traces
+
+    hicache-ref replay traces/hit-counts-twice.jsonl
     """
     chosen = Chosen(adapter=adapter, command=adapter_cmd, options=option or [], fetch=fetch, step_timeout=step_timeout)
     found: list[Again] = []
@@ -226,7 +230,11 @@ def minimize(
 ) -> None:
     """Delete steps from a trace while the same requirement fails at the same operation.
 
-    Example: hicache-ref minimize run.jsonl --adapter my_engine.testing:make --out small.jsonl
+    Example, with a trace to begin with:
+
+    hicache-ref faults run hit-counts-twice --healthy-steps 99 --store traces
+
+    hicache-ref minimize traces/hit-counts-twice.jsonl --out small.jsonl
     """
     chosen = Chosen(adapter=adapter, command=adapter_cmd, options=option or [], fetch=fetch, step_timeout=step_timeout)
     out = out or trace.with_suffix(".min.jsonl")
@@ -263,7 +271,11 @@ def explain(
 
     Exit code: 0 nothing differs, 1 something does, 3 the oracle contradicts itself.
 
-    Example: hicache-ref explain divergences/HC-PAGE-06-a8108dfe.jsonl
+    Example, with a trace to begin with:
+
+    hicache-ref faults run hit-counts-twice --healthy-steps 99 --store traces
+
+    hicache-ref explain traces/hit-counts-twice.jsonl
     """
     chosen = Chosen(adapter=adapter, command=adapter_cmd, options=option or [], fetch=fetch, step_timeout=step_timeout)
     with _subject(trace, chosen, may_judge=True) as subject:

@@ -26,7 +26,11 @@ def workload(
 
     Exit code: 0 all rules held, 2 the file cannot be read, 3 the model broke a rule of its own, 4 interrupted.
 
-    Example: hicache-ref workload conversation.jsonl --device-pages 3000 --host-pages 30000
+    Example, with a request to begin with:
+
+    echo '{"timestamp":0,"input_length":9,"output_length":9,"hash_ids":[1]}' >r
+
+    hicache-ref workload r --device-pages 9 --host-pages 9 --page-tokens 9
     """
     stopped: list[bool] = []
     requests = takewhile(lambda request: not stopped, read_requests(file, page_tokens))

@@ -3,6 +3,9 @@
 import json
 import os
 import re
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,8 +21,11 @@ from tests.meta.shell import FAULT, GOOD, Shell, trace
 
 COMMANDS = [
     [], ["check"], ["replay"], ["minimize"], ["explain"], ["explore"], ["workload"], ["faults"], ["faults", "list"],
-    ["faults", "run"], ["spec"], ["spec", "list"], ["spec", "show"], ["spec", "coverage"],
+    ["faults", "run"], ["spec"], ["spec", "list"], ["spec", "show"], ["spec", "coverage"], ["bench"], ["storage"],
+    ["storage", "check"],
 ]  # fmt: skip
+
+GROUPS: list[list[str]] = [[], ["faults"], ["spec"], ["storage"]]
 
 WRONG = TraceStep(i=0, op=TakePages(rid="r0", n=1), outcome=Took(pages=(0, 1)))
 
@@ -33,8 +39,40 @@ def test_every_help_has_an_example(command: list[str]) -> None:
     named = [each for each in result.output.split() if each in ("--format", "--no-color")]
 
     assert 0 == result.exit_code
-    assert f"Example: hicache-ref {' '.join(command)}".strip() in result.output
-    assert len(command) == 0 or command in (["faults"], ["spec"]) or {"--format", "--no-color"} <= set(named)
+    assert examples(result.output)[-1].startswith(" ".join(["hicache-ref", *command]))
+    assert (
+        len(command) == 0 or command in (["faults"], ["spec"], ["storage"]) or {"--format", "--no-color"} <= set(named)
+    )
+
+
+def examples(text: str) -> list[str]:
+    """The command lines that a help prints, as a reader copies them."""
+    return re.findall(r"^ +(?:Example: )?((?:hicache-ref|echo) .*)$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ([], 0), (["check"], 0), (["replay"], 1), (["minimize"], 0), (["explain"], 1), (["explore"], 0),
+        (["workload"], 0), (["faults"], 0), (["faults", "list"], 0), (["faults", "run"], 0), (["spec"], 0),
+        (["spec", "list"], 0), (["spec", "show"], 0), (["spec", "coverage"], 0), (["storage"], 0),
+        (["storage", "check"], 0), pytest.param(["bench"], 0, marks=pytest.mark.long),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_every_example_works_as_printed(command: list[str], code: int, tmp_path: Path) -> None:
+    """Goal: a stranger copies them. Method: each line of a help of 80 columns, by a shell in an empty folder.
+
+    All but the last make what that needs and succeed.
+    """
+    scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": scripts, "COLUMNS": "80"}
+    run = partial(subprocess.run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    lines = examples(run(["hicache-ref", *command, "--help"]).stdout)
+    ran = [run(line, shell=True) for line in lines]
+
+    assert [*[0] * (len(lines) - 1), code] == [each.returncode for each in ran]
+    assert [] == [each.stderr for each in ran if "hicache-ref: " in each.stderr and " steps, " not in each.stderr]
 
 
 def test_a_group_alone_says_what_there_is(shell: Shell) -> None:
