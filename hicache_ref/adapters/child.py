@@ -1,6 +1,7 @@
 """A child process that is spoken to in lines: bytes in, lines out, each exchange before a deadline."""
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -18,6 +19,9 @@ _STDERR_LINES = 40
 _STDERR_LINE_BYTES = 1 << 12
 _LINE_BYTES_MAX = 1 << 28
 _ENDING_SECONDS = 1.0
+
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+"""Escape sequences, and all other control codes but tabs and ends of lines."""
 
 
 class Child:
@@ -130,7 +134,12 @@ def _keep_tail(stream: IO[bytes], tail: deque[str]) -> None:
     """Reads until the end, so that a child that says much is never kept waiting."""
     with open(stream.fileno(), "rb", closefd=False) as lines, stream:
         while line := lines.readline(_STDERR_LINE_BYTES):
-            tail.append(line.decode(errors="replace").rstrip("\n"))
+            tail.append(plain(line.decode(errors="replace").rstrip("\n")))
+
+
+def plain(text: str) -> str:
+    """The text without what would move a terminal's cursor or change its colours."""
+    return _CONTROL.sub("", text)
 
 
 def _end(process: subprocess.Popen[bytes], drain: threading.Thread) -> None:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from hicache_ref.adapters.child import Child
+from hicache_ref.adapters.child import Child, plain
 from hicache_ref.adapters.failures import (
     ImplementationFailed,
     ImplementationRaised,
@@ -161,7 +161,8 @@ class ProcessAdapter:
         if reply.id != number:
             raise self._nonsense(line, f"id {reply.id}, expected {number}")
         if reply.error is not None:
-            raise ImplementationRaised(f"the implementation raised {reply.error}", raw=reply.error, line=reply.line)
+            raised = plain(reply.error)
+            raise ImplementationRaised(f"the implementation raised {raised}", raw=raised, line=reply.line)
         if reply.result is None:
             raise self._nonsense(line, "neither result nor error")
         return reply.result

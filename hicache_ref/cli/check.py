@@ -22,6 +22,7 @@ from hicache_ref.cli.common import (
     NoColorOption,
     OptionOption,
     Problem,
+    Progress,
     ReportFolder,
     SeedOption,
     StepTimeoutOption,
@@ -34,7 +35,7 @@ from hicache_ref.cli.common import (
 )
 from hicache_ref.cli.reports import Run
 from hicache_ref.model import fresh
-from hicache_ref.oracle.campaign import Budget, Campaign, Divergence
+from hicache_ref.oracle.campaign import Budget, Campaign, Divergence, Outlook
 from hicache_ref.oracle.explain import Story, retell
 from hicache_ref.oracle.judge import RecordedAdapter, expect_judgeable, judge
 from hicache_ref.oracle.known import Known, read_known
@@ -116,8 +117,10 @@ def check(
             if steps is None and examples is None and time_budget is None:
                 time_budget = TIME_BUDGET
             budget = Budget(steps=steps, walks=examples, seconds=time_budget)
-            campaign = _campaign(chosen, profile, wanted, seed, known, blind, not stop_at_first, stack)
-            run, folder = _walked(campaign, chosen, budget, report, not no_color, stack)
+            with progress(color=not no_color) as show:
+                show(f"starting {adapter or adapter_cmd}{', once its wheel is here' if fetch else ''}")
+                campaign = _campaign(chosen, profile, wanted, seed, known, blind, not stop_at_first, stack)
+                run, folder = _walked(campaign, chosen, budget, report, show, stack)
         verdict, texts = run.report(folder.path, strict=strict)
         if format is Format.json:
             write_json(verdict)
@@ -158,7 +161,7 @@ def _known(path: Path | None, description: Description) -> tuple[Known, ...]:
     return ()
 
 
-def _walked(campaign: Campaign, chosen: Chosen, budget: Budget, report: Path, color: bool,
+def _walked(campaign: Campaign, chosen: Chosen, budget: Budget, report: Path, show: Progress,
             stack: ExitStack) -> tuple[Run, ReportFolder]:  # fmt: skip
     """The campaign has run, and its story can be told. Raises Problem, AdapterError."""
     folder = stack.enter_context(ReportFolder(report))
@@ -167,11 +170,8 @@ def _walked(campaign: Campaign, chosen: Chosen, budget: Budget, report: Path, co
     def stop() -> None:
         campaign.stop = True
 
-    with progress(color=color) as show, stopping(stop):
-        campaign.progress = lambda outlook: show(
-            f"{outlook.steps:,} steps, {outlook.walks:,} walks, {outlook.seconds:.0f} s, "
-            f"{len(outlook.divergences)} divergences"
-        )
+    with stopping(stop):
+        campaign.progress = lambda outlook: show(_so_far(outlook, budget))
         outlook = campaign.run(budget)
     remarks = []
     if outlook.stopped and outlook.unfinished:
@@ -193,6 +193,16 @@ def _walked(campaign: Campaign, chosen: Chosen, budget: Budget, report: Path, co
         remarks=remarks,
     )
     return run, folder
+
+
+def _so_far(outlook: Outlook, budget: Budget) -> str:
+    """What was made, of how much where that is known."""
+    done = (
+        (outlook.steps, budget.steps, "steps"), (outlook.walks, budget.walks, "walks"),
+        (int(outlook.seconds), budget.seconds and int(budget.seconds), "s"),
+    )  # fmt: skip
+    parts = [f"{count:,}{f' of {total:,}' if total else ''} {unit}" for count, total, unit in done]
+    return ", ".join([*parts, f"{len(outlook.divergences)} divergences"])
 
 
 def _story(campaign: Campaign, divergence: Divergence) -> Story:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
@@ -56,6 +57,9 @@ StepTimeoutOption = Annotated[
 SeedOption = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Where the draw begins.")]
 
 STEP_TIMEOUT = 30.0
+
+STILL_SECONDS = 30.0
+"""How long a command is silent where it has no live line."""
 
 
 class Chosen(BaseModel):
@@ -131,7 +135,7 @@ def write_json(data: BaseModel | dict[str, Any] | list[Any]) -> None:
 
 def say(text: str) -> None:
     """One line is on standard error, after the name of the program."""
-    print(f"hicache-ref: {' '.join(text.split())}", file=sys.stderr)
+    print(f"hicache-ref: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 def emphasised(text: str, style: str, *, color: bool) -> str:
@@ -142,14 +146,16 @@ def emphasised(text: str, style: str, *, color: bool) -> str:
 
 
 class Progress:
-    """A line that changes, on standard error if that is a terminal."""
+    """What a command is at: a line that changes where codes may go to a terminal, else a line now and then."""
 
     def __init__(self, live: Live | None, spinner: Spinner) -> None:
         self._live = live
         self._spinner = spinner
+        self.text = str(spinner.text)
 
     def __call__(self, text: str) -> None:
-        """The line says `text`."""
+        """That is what the command is at."""
+        self.text = text
         self._spinner.update(text=text)
 
     def aside(self, text: str) -> None:
@@ -163,17 +169,30 @@ class Progress:
 
 @contextmanager
 def progress(*, color: bool) -> Iterator[Progress]:
-    """A live line on standard error while the block runs, if standard error is a terminal.
+    """While the block runs it is told on standard error what it is at.
 
-    Standard output is left alone: what is printed there meanwhile is results, which may go to a file.
+    On a terminal that is a live line, unless `color` is not wanted; else a plain one every `STILL_SECONDS`. Standard
+    output is left alone: what is printed there meanwhile is results, which may go to a file.
     """
-    console = Console(stderr=True, no_color=None if color else True)
-    spinner = Spinner("dots", "starting")
-    if not console.is_terminal:
-        yield Progress(None, spinner)
+    console, spinner = Console(stderr=True), Spinner("dots", "starting")
+    if color and sys.stderr.isatty() and not console.no_color and not console.is_dumb_terminal:
+        with Live(spinner, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as live:
+            yield Progress(live, spinner)
         return
-    with Live(spinner, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as live:
-        yield Progress(live, spinner)
+    show, over = Progress(None, spinner), threading.Event()
+    teller = threading.Thread(target=_tell, args=(show, over), daemon=True)
+    teller.start()
+    try:
+        yield show
+    finally:
+        over.set()
+        teller.join()
+
+
+def _tell(show: Progress, over: threading.Event) -> None:
+    """What the command is at is said now and then until it is over."""
+    while not over.wait(STILL_SECONDS):
+        say(show.text)
 
 
 @contextmanager

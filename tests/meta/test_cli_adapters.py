@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hicache_ref.cli import common
 from hicache_ref.requirements import REQUIREMENTS
 from hicache_ref.trace import read_trace
 from tests.meta.shell import Shell
@@ -179,6 +180,52 @@ def test_progress_is_for_terminals_and_never_among_results(tmp_path: Path) -> No
 
     assert "reference" == json.loads(out)["adapter"]
     assert re.search(r"[\d,]+ steps, [\d,]+ walks", shown)
+
+
+@pytest.mark.parametrize("way", ["piped", "no-color"])
+def test_plain_output_has_no_control_codes(way: str, tmp_path: Path) -> None:
+    """Goal: logs that can be read. Method: a red check, in pipes whatever the environment says, and on a terminal.
+
+    The engine's own words have colours in them.
+    """
+    (tmp_path / "engine.py").write_text(MISBEHAVING.replace("page 7", "\x1b[31mpage 7\x1b[0m"))
+    words = ["check", "--adapter", "engine:make", "--option", "how=raise", "--steps", "300"]
+    ours, theirs = pty.openpty()
+    ends: tuple[int, int] = (subprocess.PIPE, subprocess.STDOUT) if way == "piped" else (theirs, theirs)
+    running = subprocess.Popen(
+        [sys.executable, "-m", "hicache_ref", *words, *(["--no-color"] if way == "no-color" else [])],
+        cwd=tmp_path, stdout=ends[0], stderr=ends[1],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "FORCE_COLOR": "1", "TERM": "xterm-256color"},
+    )  # fmt: skip
+    os.close(theirs)
+    said = running.communicate(timeout=60)[0] if way == "piped" else everything(ours)
+    running.wait(60)
+    os.close(ours)
+
+    assert 1 == running.returncode
+    assert b"page 7 is lost" in said
+    assert b"\x1b" not in said
+
+
+def everything(terminal: int) -> bytes:
+    """All that was written to the terminal, until nobody can write any more."""
+    said = b""
+    while True:
+        try:
+            said += os.read(terminal, 1 << 16)
+        except OSError:
+            return said
+
+
+def test_a_pipe_is_told_now_and_then(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: nobody thinks it hangs. Method: a run of seconds, told each tenth of one, and of how much."""
+    monkeypatch.setattr(common, "STILL_SECONDS", 0.1)
+    ran = shell("check", "--adapter", "reference", "--steps", "1500", "--requirement", "HC-PAGE-01")
+
+    assert 0 == ran.code
+    assert any(
+        re.fullmatch(r"hicache-ref: [\d,]+ of 1,500 steps, \d+ walks, \d+ s, 0 divergences", line) for line in ran.err
+    )
 
 
 def test_a_real_process(tmp_path: Path) -> None:
