@@ -1,11 +1,9 @@
 """`check`: one implementation beside the model until the budget is spent, or a recorded trace."""
 
-import re
 import shlex
 import time
 from contextlib import ExitStack
 from functools import partial
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated
 
@@ -33,17 +31,18 @@ from hicache_ref.cli.common import (
     stopping,
     write_json,
 )
+from hicache_ref.cli.known import KnownOption, known_of
 from hicache_ref.cli.reports import Run
 from hicache_ref.model import fresh
 from hicache_ref.oracle.campaign import Budget, Campaign, Divergence, Outlook
 from hicache_ref.oracle.explain import Story, retell
 from hicache_ref.oracle.judge import RecordedAdapter, expect_judgeable, judge
-from hicache_ref.oracle.known import Known, read_known
+from hicache_ref.oracle.known import read_known
 from hicache_ref.oracle.lockstep import Lockstep
 from hicache_ref.oracle.verdict import EXIT_CODES
 from hicache_ref.requirements import Checker, catalogue_digest
 from hicache_ref.trace import read_trace
-from hicache_ref.vocabulary.adapter import AdapterError, Description
+from hicache_ref.vocabulary.adapter import AdapterError
 from hicache_ref.vocabulary.profile import SIZES
 
 TIME_BUDGET = 10.0
@@ -83,10 +82,7 @@ def check(
         ),
     ] = None,
     step_timeout: StepTimeoutOption = STEP_TIMEOUT,
-    known: Annotated[
-        Path | None,
-        typer.Option("--known", metavar="FILE", help="Known divergences  [default: those that come with the adapter]"),
-    ] = None,
+    known: KnownOption = None,
     blind: Annotated[
         bool, typer.Option("--blind", help="Walk as if nothing was known, and name afterwards what was found.")
     ] = False,
@@ -138,27 +134,10 @@ def _campaign(chosen: Chosen, profile: str | None, wanted: frozenset[str], seed:
     description = made.describe()
     name = profile or description.profile
     return Campaign(
-        made, profile_of(name), seed=seed, known=_known(known, description), blind=blind,
+        made, profile_of(name), seed=seed, known=known_of(known, description), blind=blind,
         keep_going=keep_going,
         fixed_sizes=any(part in SIZES for part in name.split("/")), wanted=wanted,
     )  # fmt: skip
-
-
-def _known(path: Path | None, description: Description) -> tuple[Known, ...]:
-    """The entries of the file, or of the one that comes with the adapter; without states none of those with them.
-
-    Raises KnownError.
-    """
-    if path is not None:
-        return read_known(path)
-    for name in (f"{description.name}-{description.version}", description.name):
-        packaged = files("hicache_ref.adapters") / "known" / f"{name}.jsonl"
-        if re.fullmatch(r"[\w.-]+", name) and packaged.is_file():
-            with as_file(packaged) as file:
-                return tuple(
-                    each for each in read_known(file) if description.hybrid != "never" or not each.profile.state
-                )
-    return ()
 
 
 def _walked(campaign: Campaign, chosen: Chosen, budget: Budget, report: Path, show: Progress,

@@ -1,6 +1,7 @@
 """`replay`, `minimize`, `explain`: what is done with a trace that somebody kept."""
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,11 +29,13 @@ from hicache_ref.cli.common import (
     stopping,
     write_json,
 )
+from hicache_ref.cli.known import KnownOption, known_of
 from hicache_ref.faults import FAULTS
 from hicache_ref.jsonlines import FileError
 from hicache_ref.model import Model
 from hicache_ref.oracle.explain import retell
-from hicache_ref.oracle.judge import RecordedAdapter
+from hicache_ref.oracle.judge import RecordedAdapter, covering
+from hicache_ref.oracle.known import Known, watched
 from hicache_ref.oracle.lockstep import Lockstep
 from hicache_ref.oracle.verdict import EXIT_CODES
 from hicache_ref.report.model import divergence_report
@@ -48,7 +51,8 @@ from hicache_ref.vocabulary.base import Frozen
 
 TraceArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A trace.")]
 
-Result = Literal["still fails", "passes", "error"]
+Result = Literal["still fails", "known", "passes", "error"]
+"""A known divergence that still fails is not red, as in `check`."""
 
 
 class Again(Frozen):
@@ -59,6 +63,9 @@ class Again(Frozen):
     steps: int = 0
     requirement: str | None = None
     operation: str | None = None
+    known: str | None = None
+    """Which known divergence it is."""
+
     text: str | None = None
     """What differs, or why the trace could not be executed."""
 
@@ -68,6 +75,7 @@ class ReplayReport(Frozen):
 
     traces: tuple[Again, ...]
     still_fails: int
+    known: int
     passes: int
     errors: int
 
@@ -86,6 +94,9 @@ class Subject:
     alone: type[Model] | None = None
     """A faulty model, whose trace may end where it breaks a requirement and does not differ from a healthy one."""
 
+    known: tuple[Known, ...] = ()
+    """What is no news: an execution goes on after those that say so, and names the others."""
+
     @property
     def steps(self) -> tuple[Recorded, ...]:
         """Operations and choices of the trace."""
@@ -94,7 +105,23 @@ class Subject:
     def lockstep(self) -> Lockstep:
         """The implementation, reset, beside a new model. Raises AdapterError."""
         profile = self.trace.header.profile
-        return Lockstep(self.adapter, self.description, profile, self.description.level, Checker(profile))
+        lockstep = Lockstep(self.adapter, self.description, profile, self.description.level, Checker(profile))
+        lockstep.watched = watched(self.known)
+        lockstep.forgives = lambda finding: any(each.goes_on for each in covering(self.known, finding, lockstep))
+        return lockstep
+
+    def named(self, again: Replay) -> str | None:
+        """Which known divergence was found, if it is one: the steps are executed once more, to see what they meet."""
+        if again.finding is None or not self.known:
+            return None
+        made: list[Lockstep] = []
+
+        def make() -> Lockstep:
+            made.append(self.lockstep())
+            return made[-1]
+
+        finding = replayed(again.steps, make).finding
+        return next((each.id for each in covering(self.known, finding, made[-1])), None) if finding else None
 
     def again(self) -> tuple[Replay, Callable[[], Replayable]]:
         """The trace executed to its first finding, if there is one, and what it was executed on."""
@@ -117,8 +144,14 @@ class Subject:
 
 
 @contextmanager
-def _subject(path: Path, chosen: Chosen, *, may_judge: bool = False) -> Iterator[Subject]:
-    """The trace, and the adapter that was chosen or that it names. Raises TraceError, Problem, AdapterError."""
+def _subject(
+    path: Path,
+    chosen: Chosen,
+    *,
+    may_judge: bool = False,
+    known: Callable[[Description], tuple[Known, ...]] = lambda description: (),
+) -> Iterator[Subject]:
+    """The trace, and the adapter that was chosen or that it names. Raises FileError, Problem, AdapterError."""
     trace = read_trace(path)
     name = trace.header.implementation.name
     alone: type[Model] | None = None
@@ -136,7 +169,8 @@ def _subject(path: Path, chosen: Chosen, *, may_judge: bool = False) -> Iterator
             raise Problem(f"{path}: of the adapter {name!r}, expected --adapter or --adapter-cmd to say how to make it")
     adapter = chosen.opened()
     try:
-        yield Subject(path, trace, adapter, adapter.describe(), chosen, alone)
+        description = adapter.describe()
+        yield Subject(path, trace, adapter, description, chosen, alone, known(description))
     finally:
         if hasattr(adapter, "close"):
             adapter.close()
@@ -149,12 +183,13 @@ def replay(
     option: OptionOption = None,
     fetch: FetchOption = False,
     step_timeout: StepTimeoutOption = STEP_TIMEOUT,
+    known: KnownOption = None,
     format: FormatOption = Format.text,
     no_color: NoColorOption = False,
 ) -> None:
     """Execute traces again, on the adapter that each names or on another one.
 
-    Exit code: 0 all pass, 1 one still fails, 2 one cannot be executed.
+    Exit code: 0 all pass or fail as is known, 1 one still fails, 2 one cannot be executed.
 
     Example, with a trace to begin with:
 
@@ -170,14 +205,15 @@ def replay(
         for path in traces:
             if stopped:
                 break
-            again, finding = _again(path, chosen)
+            again, finding = _again(path, chosen, known)
             found.append(again)
             sources |= {finding.source} if finding else set()
             if format is Format.text and again.result != "error":
                 print(_line(again, color=not no_color))
     if format is Format.json:
-        counts = [sum(each.result == result for each in found) for result in ("still fails", "passes", "error")]
-        write_json(ReplayReport(traces=tuple(found), still_fails=counts[0], passes=counts[1], errors=counts[2]))
+        count = Counter(each.result for each in found)
+        write_json(ReplayReport(traces=tuple(found), still_fails=count["still fails"], known=count["known"],
+                                passes=count["passes"], errors=count["error"]))  # fmt: skip
     raise typer.Exit(_exit_code({each.result for each in found}, sources, stopped=bool(stopped)))
 
 
@@ -191,27 +227,33 @@ def _exit_code(results: set[str], sources: set[str], *, stopped: bool) -> int:
     return EXIT_CODES["inconclusive" if stopped else "conforms"]
 
 
-def _again(path: Path, chosen: Chosen) -> tuple[Again, Finding | None]:
+def _again(path: Path, chosen: Chosen, known: Path | None) -> tuple[Again, Finding | None]:
     """What became of the trace; what prevented it is on standard error too."""
     try:
-        with _subject(path, chosen) as subject:
-            (steps, finding), _ = subject.again()
+        with _subject(path, chosen, known=partial(known_of, known)) as subject:
+            again, _ = subject.again()
+            name = subject.named(again)
     except (Problem, FileError, AdapterError) as error:
         say(str(error))
         return Again(trace=str(path), result="error", text=str(error)), None
+    steps, finding = again
     if finding is None:
         return Again(trace=str(path), result="passes", steps=len(steps)), None
-    again = Again(
-        trace=str(path), result="still fails", steps=len(steps), requirement=finding.requirement,
-        operation=finding.operation, text=finding.text,
+    told = Again(
+        trace=str(path), result="still fails" if name is None else "known", steps=len(steps),
+        requirement=finding.requirement, operation=finding.operation, known=name, text=finding.text,
     )  # fmt: skip
-    return again, finding
+    return told, finding
 
 
 def _line(again: Again, *, color: bool) -> str:
     if again.result == "passes":
         return f"{emphasised('passes', 'green', color=color)}       {again.trace}   {again.steps} steps"
     where = f"{again.requirement} at step {again.steps - 1}, {again.operation}"
+    if again.result == "known":
+        return (
+            f"{emphasised('known', 'yellow', color=color)}        {again.trace}   {again.known}, {where}: {again.text}"
+        )
     return f"{emphasised('still fails', 'red', color=color)}  {again.trace}   {where}: {again.text}"
 
 

@@ -77,7 +77,7 @@ def judge(
     adapter = RecordedAdapter(trace)
     lockstep = Lockstep(adapter, adapter.describe(), trace.header.profile, adapter.describe().level, checker)
     lockstep.watched = watched(known)
-    lockstep.forgives = lambda finding: any(each.goes_on for each in _covering(known, finding, lockstep))
+    lockstep.forgives = lambda finding: any(each.goes_on for each in covering(known, finding, lockstep))
     outlook = Outlook(walks=1, reaches={reach_of(trace.header.profile, adapter.describe())})
     try:
         for step in trace.steps:
@@ -89,7 +89,7 @@ def judge(
                 break
             lockstep.step(step.op, step.choices)
     except Found as found:
-        name = next((each.id for each in _covering(known, found.finding, lockstep)), None)
+        name = next((each.id for each in covering(known, found.finding, lockstep)), None)
         steps = tuple(lockstep.steps)
         divergence = Divergence(found.finding, trace.header.profile, steps, len(steps), name)
         if found.finding.source == "oracle":
@@ -107,7 +107,7 @@ def breaks_off(step: TraceStep) -> bool:
     return step.outcome is None and RAISED_KEY not in step.meta
 
 
-def _covering(known: Sequence[Known], finding: Finding, lockstep: Lockstep) -> Iterator[Known]:
+def covering(known: Sequence[Known], finding: Finding, lockstep: Lockstep) -> Iterator[Known]:
     """The entries that are this finding."""
     steps = [step.op for step in lockstep.steps]
     return (each for each in known if each.covers(finding, steps, lockstep.met))

@@ -197,6 +197,31 @@ def test_a_known_divergence_is_not_red(shell: Shell) -> None:
     assert 1 == shell(*words, "--known", os.devnull).code
 
 
+def test_replay_heeds_what_is_known(shell: Shell) -> None:
+    """Goal: the same words for the same thing in `check` and `replay`. Method: a trace that is known, and one not."""
+    ran = shell("check", "--adapter", "reference", "--option", f"fault={FAULT}", "--stop-at-first", "--format", "json")
+    (line,) = ran.json["divergences"]
+    found = read_trace(line["trace"])
+    entry = {
+        "id": "K-1", "requirement": line["requirement"], "operation": line["operation"], "reason": "we know",
+        "profile": found.header.profile.model_dump(mode="json"), "trace": [],
+    }  # fmt: skip
+    Path("known.jsonl").write_text(json.dumps(entry | {"says": "."}) + "\n")
+    Path("other.jsonl").write_text(json.dumps(entry | {"says": "no such text"}) + "\n")
+    words = ["replay", line["trace"], "--adapter", "reference", "--option", f"fault={FAULT}"]
+    known, other, text = (
+        shell(*words, "--known", "known.jsonl", "--format", "json"),
+        shell(*words, "--known", "other.jsonl", "--format", "json"),
+        shell(*words, "--known", "known.jsonl"),
+    )
+
+    assert (0, 1, 1) == (known.code, other.code, shell(*words).code)
+    assert [("known", "K-1")] == [(each["result"], each["known"]) for each in known.json["traces"]]
+    assert (0, 1) == (known.json["still_fails"], known.json["known"])
+    assert [("still fails", None)] == [(each["result"], each["known"]) for each in other.json["traces"]]
+    assert re.match(r"known +\S+ +K-1, HC-", text.out)
+
+
 # -- recorded traces ---------------------------------------------------------------------------------------------------
 
 
