@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+SAYING := sh -c '(while sleep 30 >/dev/null 2>&1; do echo "           still at it"; done) & "$$@"; code=$$?; kill $$!; exit $$code' sh
+OFFLINE := echo "make: pip failed, expected a network connection to a package index (its own words are above)" >&2; exit 2
 CHECK := $(BIN)/hicache-ref check
 PYTEST := $(BIN)/python -m pytest
 
@@ -26,17 +28,17 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv \
 		|| { echo "make: venv failed, expected the package python3-venv to be installed" >&2; exit 2; }
 	@echo "setup 2/3  torch, about 200 MB (more where it comes with CUDA)"
-	@$(PIP) hatchling editables torch
+	@$(SAYING) $(PIP) hatchling editables torch || { $(OFFLINE); }
 	@echo "setup 3/3  hicache-ref and its tools"
-	@$(PIP) --no-build-isolation -e ".[engine,files,redis,mooncake,yaml,dev]"
+	@$(SAYING) $(PIP) --no-build-isolation -e ".[engine,files,redis,mooncake,yaml,dev]" || { $(OFFLINE); }
 	@touch $@
 
 demo: $(STAMP) ## Check the model, a released engine, and the same engine with a planted fault
-	$(CHECK) --adapter reference --steps 60000
-	$(CHECK) --adapter sglang-rust --fetch --steps 60000
+	$(CHECK) --adapter reference --time-budget 15
+	$(CHECK) --adapter sglang-rust --fetch --time-budget 20
 	@echo
 	@echo "Next, a fault is planted: loads put pages into each other's slots. The check has to find it."
-	$(CHECK) --adapter sglang-rust --fetch --option plant=slots-swapped-load --time-budget 20 --stop-at-first; test $$? -eq 1
+	$(CHECK) --adapter sglang-rust --fetch --option plant=slots-swapped-load --time-budget 15 --stop-at-first; test $$? -eq 1
 	@echo
 	@echo "demo: the divergence above is the planted one, and was found. All is well."
 

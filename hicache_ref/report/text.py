@@ -62,7 +62,7 @@ def summary_text(report: CheckReport, description: Description, *, walks: int | 
     lines += _not_judged(description)
     return _templates().get_template("check.txt.j2").render(
         report=report,
-        version=description.version,
+        version=description.release,
         walks=walks,
         stopped=stopped,
         fresh=sum(each.known is None for each in report.divergences),

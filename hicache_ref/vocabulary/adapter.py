@@ -86,6 +86,9 @@ class Description(Frozen):
     pinned: bool = False
     """Whether it runs a release that is pinned by hash, changed in nothing: what was wrong in it cannot be repaired."""
 
+    changed: tuple[str, ...] = ()
+    """What the user put into it, each file by its SHA-256."""
+
     @field_validator("operations")
     @classmethod
     def _are_operations(cls, operations: frozenset[str]) -> frozenset[str]:
@@ -94,6 +97,11 @@ class Description(Frozen):
             text = f"no {', '.join(unknown)} but some of {', '.join(OPERATION_TYPES)}"
             raise PydanticCustomError("unknown_operation", "{text}", {"text": text})
         return operations
+
+    @property
+    def release(self) -> str:
+        """The version, and what was put into it."""
+        return " with ".join([self.version, *[", ".join(self.changed)] * bool(self.changed)])
 
     @property
     def alphabet(self) -> frozenset[str]:

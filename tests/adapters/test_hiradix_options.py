@@ -1,5 +1,6 @@
 """The adapter for SGLang's HiRadixCache: its options, and what is said of one that does not fit."""
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,8 @@ def test_a_file_is_run_before_the_first_cache_is_made(tmp_path: Path) -> None:
         "HiRadixCache.match_prefix = lambda self, params: self._empty_match_result\n"
     )
     driven = Driven(SIZES, preload=str(file))
+    hashed = sha256(file.read_bytes()).hexdigest()[:16]
+    assert f"0.5.20 with preload sha256:{hashed}" == child(version="0.5.20", preload=str(file))[1].release
     driven.insert(1)
     found = driven(MatchPrefix(key=driven.key(1)))
     assert isinstance(found, Matched)

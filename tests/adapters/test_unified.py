@@ -1,6 +1,7 @@
 """The adapter for both tree cores of SGLang's unified cache: options, the oracle's word, and the cores side by side."""
 
 from collections.abc import Sequence
+from hashlib import sha256
 from importlib.resources import as_file, files
 from itertools import product
 from pathlib import Path
@@ -26,11 +27,11 @@ COMPONENTS = ("full", "full+mamba")
 COMBINATIONS = list(product(CORES, COMPONENTS))
 
 
-def made(core: str, components: str, plant: str = "none") -> sglang_unified.ProcessAdapter:
+def made(core: str, components: str, plant: str = "none", **more: str) -> sglang_unified.ProcessAdapter:
     """An adapter over that core; without its wheel the test is left out."""
     pytest.importorskip("torch")
     try:
-        return sglang_unified.make({"core": core, "components": components, "plant": plant}, False, 30.0)
+        return sglang_unified.make({"core": core, "components": components, "plant": plant, **more}, False, 30.0)
     except AdapterError as error:
         pytest.skip(f"{error}; `make test-peers` does")
 
@@ -51,13 +52,34 @@ def checked(adapter: Adapter, steps: int, entries: Sequence[Known], level: Level
 def test_unknown_options_name_the_known_ones() -> None:
     """Goal: a typing slip is one line. Method: an option that is none, a value, and a plant where it has no effect."""
     with pytest.raises(
-        AdapterError, match="unknown option 'cores' of sglang-unified, expected one of core, components, plant"
+        AdapterError, match=r"unknown option 'cores' of sglang-unified, expected one of core, .*, preload"
     ):
         sglang_unified.make({"cores": "rust"}, False, 30.0)
     with pytest.raises(AdapterError, match="option core=c of sglang-unified, expected python or rust"):
         sglang_unified.make({"core": "c"}, False, 30.0)
     with pytest.raises(AdapterError, match=r"option plant of sglang-unified needs components=full\+mamba"):
         sglang_unified.make({"plant": "state-loaded-once"}, False, 30.0)
+    with pytest.raises(AdapterError, match="option preload of sglang-unified needs core=python"):
+        sglang_unified.make({"core": "rust", "preload": __file__}, False, 30.0)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("components", COMPONENTS)
+def test_a_file_is_run_once_the_python_core_is_imported(components: str, tmp_path: Path) -> None:
+    """Goal: option preload plants what one likes, and a report says what by its hash. Method: a match that raises."""
+    file = tmp_path / "plant.py"
+    file.write_text(
+        "from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeCore\n"
+        "def match_prefix(self, params): raise RuntimeError('planted')\n"
+        "UnifiedTreeCore.match_prefix = match_prefix\n"
+    )
+    with made("python", components, preload=str(file)) as adapter:
+        described = adapter.describe()
+        seen = checked(adapter, 300, known() if components == "full+mamba" else ())
+
+    assert f"0.5.23 with preload sha256:{sha256(file.read_bytes()).hexdigest()[:16]}" == described.release
+    assert not described.pinned
+    assert any("planted" in each.finding.text for each in seen.divergences if each.known is None)
 
 
 @pytest.mark.peers

@@ -90,7 +90,7 @@ class SglangHiRadix:
         """Says what this is. Raises AdapterError where the tree has no cache that can be driven."""
         traits = self.traits()
         version = self.setup.version or f"{self.setup.root} ({traits.described()})"
-        return self.described(traits, version)
+        return self.described(traits, version).model_copy(update={"changed": self.setup.changed})
 
     def described(self, traits: Any, version: str) -> Description:
         """What these caches are and have."""

@@ -59,8 +59,8 @@ class Offer:
         return Setup(
             root=str(root), version=version, storage=chosen["storage"] == "file",
             events=None if events is None else events == "on",
-            files={module: _file(options, name) for name, module in self.files.items() if name in options},
-            preload=_file(options, "preload") if "preload" in options else None,
+            files={module: source_file(options, name) for name, module in self.files.items() if name in options},
+            preload=source_file(options, "preload") if "preload" in options else None,
             batch=self._batch(options),
         )  # fmt: skip
 
@@ -91,7 +91,8 @@ class Offer:
         return int(text)
 
 
-def _file(options: Options, name: str) -> str:
+def source_file(options: Options, name: str) -> str:
+    """The Python source that the option names. Raises AdapterError where there is none."""
     file = Path(options[name])
     if not file.is_file():
         raise AdapterError(f"no file {file}, expected a Python source for option {name}")

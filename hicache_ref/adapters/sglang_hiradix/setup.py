@@ -1,6 +1,15 @@
 """What the process of an adapter is told when it starts."""
 
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+
 from pydantic import BaseModel, ConfigDict
+
+
+def given(files: Mapping[str, str]) -> tuple[str, ...]:
+    """Each name and the first digits of the SHA-256 of its file, which says more than where that lies."""
+    return tuple(f"{name} sha256:{sha256(Path(file).read_bytes()).hexdigest()[:16]}" for name, file in files.items())
 
 
 class Setup(BaseModel):
@@ -23,6 +32,12 @@ class Setup(BaseModel):
 
     preload: str | None = None
     batch: int | None = None
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """Which files of the user are in it, by what they hold."""
+        named = {module.rpartition(".")[2]: file for module, file in self.files.items()}
+        return given(named | ({"preload": self.preload} if self.preload is not None else {}))
 
     @property
     def is_pinned(self) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from hicache_ref.adapters.process import ProcessAdapter
+from hicache_ref.adapters.sglang_hiradix.options import source_file
 from hicache_ref.adapters.sglang_rust import core_file, in_process
 from hicache_ref.adapters.sglang_unified.wheels import root_of
 from hicache_ref.vocabulary.adapter import AdapterError
@@ -29,19 +30,26 @@ def make(options: Mapping[str, str], fetch: bool, step_timeout: float) -> Proces
     """An adapter whose child process holds the core; the wheel is in the cache.
 
     Option `core` is python or rust, `components` full or full+mamba; `plant` names a fault planted in how bytes are
-    moved beside states, to try the oracle. Raises AdapterError for what is none of these, and where the core cannot
-    be had.
+    moved beside states, to try the oracle; `preload` is a file that is run once the Python core is imported. Raises
+    AdapterError for what is none of these, and where the core cannot be had.
     """
-    for name, value in options.items():
+    values = {name: value for name, value in options.items() if name != "preload"}
+    for name, value in values.items():
         if name not in _VALUES:
-            raise AdapterError(f"unknown option {name!r} of sglang-unified, expected one of {', '.join(_VALUES)}")
+            raise AdapterError(
+                f"unknown option {name!r} of sglang-unified, expected one of {', '.join(_VALUES)}, preload"
+            )
         if value not in _VALUES[name]:
             expected = " or ".join(_VALUES[name])
             raise AdapterError(f"option {name}={value} of sglang-unified, expected {expected}")
-    chosen = {name: options.get(name, values[0]) for name, values in _VALUES.items()}
+    chosen = {name: values.get(name, offered[0]) for name, offered in _VALUES.items()}
     if chosen["plant"] != "none" and chosen["components"] == "full":
         raise AdapterError("option plant of sglang-unified needs components=full+mamba; sglang-rust has plants without")
-    adapter = in_process("sglang-unified", f"{__name__}.child", *chosen.values(), str(_source(chosen["core"], fetch)))
+    if "preload" in options and chosen["core"] != "python":
+        raise AdapterError("option preload of sglang-unified needs core=python: a file can change nothing compiled")
+    preload = [source_file(options, "preload")] if "preload" in options else []
+    source = str(_source(chosen["core"], fetch))
+    adapter = in_process("sglang-unified", f"{__name__}.child", *chosen.values(), source, *preload)
     adapter.step_timeout = step_timeout
     return adapter
 

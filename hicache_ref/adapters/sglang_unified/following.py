@@ -16,10 +16,10 @@ UNOBSERVABLE = (
 """Requirements that cannot be seen with states, each with its reason."""
 
 
-def describe(*, has_states: bool, pinned: bool = False) -> Description:
+def describe(*, has_states: bool, pinned: bool = False, changed: tuple[str, ...] = ()) -> Description:
     """As the compiled core of full attention, or with states: pages of one token, no pairs (MambaComponent)."""
-    changed: dict[str, object] = {"name": "sglang-unified", "pinned": pinned}
+    other: dict[str, object] = {"name": "sglang-unified", "pinned": pinned and not changed, "changed": changed}
     if has_states:
-        changed |= {"hybrid": "always", "page_sizes": (1,),
+        other |= {"hybrid": "always", "page_sizes": (1,),
                     "bigram": False, "profile": PROFILE, "unobservable": UNOBSERVABLE}  # fmt: skip
-    return following.DESCRIPTION.model_copy(update=changed)
+    return following.DESCRIPTION.model_copy(update=other)
