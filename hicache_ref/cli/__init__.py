@@ -43,7 +43,7 @@ def options(
 ) -> None:
     """The rules of a hierarchical KV cache, executable, and an oracle that checks implementations against them.
 
-    Example: hicache-ref check --adapter reference --time-budget 5
+    Example: hicache-ref check --adapter reference --steps 5000
     """
     if version:
         print(f"hicache-ref {_installed()}")

@@ -98,7 +98,7 @@ def check(
 
     Exit code: 0 conforms, 1 divergence, 2 bad input, 3 the oracle contradicts itself, 4 inconclusive.
 
-    Example: hicache-ref check --adapter reference --time-budget 5
+    Example: hicache-ref check --adapter reference --steps 5000
     """
     wanted = requirements_of(requirement or [])
     chosen = Chosen(adapter=adapter, command=adapter_cmd, options=option or [], fetch=fetch, step_timeout=step_timeout)

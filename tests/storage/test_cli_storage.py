@@ -135,11 +135,3 @@ def test_a_mistake_is_one_line(words: list[str], what: str, capsys: pytest.Captu
     assert (2, "", 1) == (code, out, len(err)), err
     assert err[0].startswith("hicache-ref: ")
     assert what in err[0]
-
-
-def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    """Goal: help that helps. Method: both levels; each shows a command that can be typed."""
-    assert 0 == main(["storage", "check", "--help"])
-    assert "hicache-ref storage check files:///var/cache/pages" in " ".join(capsys.readouterr().out.split())
-    main(["storage"])
-    assert "hicache-ref storage check" in " ".join(capsys.readouterr().out.split())
