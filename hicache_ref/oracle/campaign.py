@@ -176,39 +176,41 @@ class Campaign:
             if not {op.op for op in entry.trace} <= self.description.operations:
                 continue
             steps = tuple(Recorded(op) for op in entry.trace)
-            again, met = self._replayed(steps, entry.profile, forgiving=False)
+            again, met = self._replayed(steps, entry.profile, searching=False)
             fails = again.finding is not None and entry.covers(again.finding, entry.trace, met)
             self.outlook.replayed[entry.id] = fails
 
     def _replayed(
-        self, steps: tuple[Recorded, ...], profile: Profile, *, forgiving: bool = True
+        self, steps: tuple[Recorded, ...], profile: Profile, *, searching: bool = True
     ) -> tuple[Replay, set[str]]:
         """The steps executed again, and the triggers and facts that were met in them."""
         made: list[Lockstep] = []
 
         def make() -> Lockstep:
-            made.append(self.lockstep(profile, forgiving=forgiving))
+            made.append(self.lockstep(profile, searching=searching))
             return made[-1]
 
         again = replay(steps, make)
         return again, made[-1].met
 
-    def lockstep(self, profile: Profile, *, forgiving: bool = True) -> Lockstep:
-        """The adapter, reset, beside a new model; known divergences that say so do not end it. Raises AdapterError."""
+    def lockstep(self, profile: Profile, *, searching: bool = True) -> Lockstep:
+        """The adapter, reset, beside a new model. Raises AdapterError.
+
+        In walks, and while what they find is made small, steps are left out that are known to go wrong or may do
+        anything, and known divergences that say so end nothing. The own trace of a known divergence needs its steps.
+        """
         checker = Checker(profile, only=self.wanted or None)
         lockstep = Lockstep(self.adapter, self.description, profile, self.level, checker)
         lockstep.watched = self.triggers
-        if forgiving:
+        if searching:
             lockstep.forgives = partial(self._forgives, lockstep)
+            lockstep.left_out = self.left_out
+            lockstep.only_valid = self.description.invalid != "refuses"
         return lockstep
 
     def _forgives(self, lockstep: Lockstep, finding: Finding) -> bool:
         steps = [step.op for step in lockstep.steps]
         return any(each.goes_on and each.covers(finding, steps, lockstep.met) for each in self.heeded)
-
-    def _leaves_out(self, lockstep: Lockstep, op: Operation) -> bool:
-        """Whether the walk is not to make this step: known to go wrong, or out of turn."""
-        return lockstep.is_out_of_turn(op) or any(lockstep.is_trigger(op, name) for name in self.left_out)
 
     def _draw_profile(self, rng: random.Random) -> Profile:
         offered = self.description.evictions
@@ -233,7 +235,7 @@ class Campaign:
         left = WALK_STEPS if budget.steps is None else min(WALK_STEPS, budget.steps - self.outlook.steps)
         plan = Plan(
             steps=left,
-            invalid_share=0.05 if self.description.invalid == "refuses" else 0.0,
+            invalid_share=0.0 if lockstep.only_valid else 0.05,
             operations=self.description.operations,
             namespaces=self.description.namespaces,
             attach_first=self.description.storage_from_start,
@@ -243,7 +245,7 @@ class Campaign:
             attach_failures=self.description.attach_failures,
             attach_policies=self.description.attach_policies,
             forces=self.description.forces,
-            leaves_out=partial(self._leaves_out, lockstep),
+            leaves_out=lockstep.leaves_out,
         )
         found: Finding | None = None
         with ExitStack() as stack:

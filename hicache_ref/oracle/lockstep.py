@@ -112,6 +112,12 @@ class Lockstep:
         self.met: set[str] = set()
         """Which of them steps were, and facts of the model in steps."""
 
+        self.left_out: Collection[str] = ()
+        """Triggers that no step of a search is to be, for the implementation is known to go wrong after them."""
+
+        self.only_valid = False
+        """Whether no step of a search is to break a precondition, after which the implementation may do anything."""
+
         self.forgives: Callable[[Finding], bool] = lambda finding: False
         """Whether the run goes on after a difference in what was published, on which nothing later depends."""
 
@@ -155,7 +161,13 @@ class Lockstep:
         """Whether the step, if it may happen now, would be this trigger."""
         return TRIGGERS[name](op, self.model, self.askers)
 
-    def is_out_of_turn(self, op: Operation) -> bool:
+    def leaves_out(self, op: Operation) -> bool:
+        """Whether a walk, or a search for a smaller trace, is not to make this step: out of turn, invalid, or known."""
+        if self.model.requires(op) is not None:
+            return self.only_valid
+        return self._is_out_of_turn(op) or any(self.is_trigger(op, name) for name in self.left_out)
+
+    def _is_out_of_turn(self, op: Operation) -> bool:
         """Whether the implementation cannot come to this step now, though the model can."""
         return self._is_out_of_order(op) or self._needs_match_first(op)
 

@@ -30,8 +30,8 @@ class Replayable(Protocol):
     def model(self) -> Model:
         """The model, which says what is enabled."""
 
-    def is_out_of_turn(self, op: Operation) -> bool:
-        """Whether what is under test cannot come to this step now, though the model can."""
+    def leaves_out(self, op: Operation) -> bool:
+        """Whether a search makes no such step now: what is under test cannot come to it, or is known to go wrong."""
 
     def step(self, op: Operation, choices: Sequence[Choice] | None = None) -> Outcome:
         """As in `Stepper`; None leaves the choices to the stepper."""
@@ -49,17 +49,19 @@ def replay(
 ) -> Replay:
     """Executes the steps on a new stepper. One that has become invalid is left out, unless it is the last.
 
-    With `fit` it gets smaller counts instead where it is valid with them. One out of turn is left out in any case.
+    With `fit` it gets smaller counts instead where it is valid with them. What the stepper leaves out is left out in
+    any case, so that a trace does not shrink through a step that no walk would have made.
     """
     stepper = make()
     done: list[Recorded] = []
     for index, recorded in enumerate(steps):
-        if index < len(steps) - 1 and stepper.model.requires(recorded.op) is not None:
+        is_last = index == len(steps) - 1
+        if stepper.model.requires(recorded.op) is not None and (not is_last or stepper.leaves_out(recorded.op)):
             less = fitted(recorded.op, stepper.model) if fit else None
             if less is None:
                 continue
             recorded = recorded._replace(op=less)
-        if stepper.is_out_of_turn(recorded.op):
+        if stepper.leaves_out(recorded.op):
             continue
         done.append(recorded)
         try:

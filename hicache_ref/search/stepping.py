@@ -29,8 +29,8 @@ class ModelStepper:
         self._log = chooser.log if isinstance(chooser, DrawnChooser) else []
         """What the chooser drew since the last step."""
 
-    def is_out_of_turn(self, op: Operation) -> bool:
-        """Never: what the model takes it can come to."""
+    def leaves_out(self, op: Operation) -> bool:
+        """Never: what the model takes it can come to, and what is invalid it refuses."""
         return False
 
     def step(self, op: Operation, choices: Sequence[Choice] | None = None) -> Outcome:

@@ -53,7 +53,7 @@ class Watched:
         self.model = Model(profile)
         type(self).made += 1
 
-    def is_out_of_turn(self, op: Operation) -> bool:
+    def leaves_out(self, op: Operation) -> bool:
         """Never."""
         return False
 

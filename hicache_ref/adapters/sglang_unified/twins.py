@@ -49,9 +49,9 @@ class TwinStepper:
         for each in twins:
             each.reset(profile)
 
-    def is_out_of_turn(self, op: Operation) -> bool:
-        """Never: a caller that cannot do it says so."""
-        return False
+    def leaves_out(self, op: Operation) -> bool:
+        """What breaks a precondition: no core defines what it does then."""
+        return self.model.requires(op) is not None
 
     def step(self, op: Operation, choices: Sequence[Choice] | None = None) -> Outcome:
         """Both have done it. Raises Found where one answers or shows what the other does not."""
