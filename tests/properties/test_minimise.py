@@ -3,18 +3,23 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import pytest
+
 from hicache_ref.adapters.reference import ReferenceAdapter
 from hicache_ref.faults import model as model_with
 from hicache_ref.model import Model
 from hicache_ref.oracle.campaign import LONG_TRACE, TRIES_AGAIN, Budget, Campaign
+from hicache_ref.oracle.known import Known
 from hicache_ref.search.finding import Finding, Found, Recorded
 from hicache_ref.search.minimise import Replay, minimise, replay
 from hicache_ref.search.simpler import EVERYTHING, fitted, plainer, weight, with_a_match, without, without_two
+from hicache_ref.vocabulary.adapter import Description
 from hicache_ref.vocabulary.choices import Choice
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import (
     Attach,
     Audit,
+    Detach,
     Evict,
     Forward,
     ForwardDone,
@@ -204,3 +209,55 @@ def test_a_long_trace_gives_way_to_a_shorter_one_of_another_walk() -> None:
     outlook.divergences[0] = longer
     campaign.run(Budget(steps=2 * outlook.steps))
     assert longer == outlook.divergences[0]
+
+
+class Stumbling(ReferenceAdapter):
+    """A model that raises at every detach, also of nothing."""
+
+    def describe(self) -> Description:
+        """As the model's, but that nothing is said of what is invalid."""
+        return super().describe().model_copy(update={"invalid": "undefined"})
+
+    def apply(self, operation: Operation) -> Outcome:
+        """As the model; a detach raises."""
+        if operation.op == "detach":
+            raise LookupError("gone")
+        return super().apply(operation)
+
+
+def kept_small(campaign: Campaign, *ops: Operation) -> tuple[Operation, ...]:
+    """What the campaign keeps of a walk that made these steps and was found at the last of them."""
+    lockstep = campaign.lockstep(PROFILE)
+    for op in ops[:-1]:
+        lockstep.step(op)
+    with pytest.raises(Found) as found:
+        lockstep.step(ops[-1])
+    campaign._keep(lockstep, found.value.finding)
+    return tuple(step.op for step in campaign.outlook.divergences[-1].steps)
+
+
+def test_a_trace_does_not_shrink_through_a_known_trigger() -> None:
+    """Goal: what is known stays apart. Method: a detach that fails wherever it is made, once of nothing is known."""
+    entry = {"id": "K", "requirement": "HC-CONF-01", "operation": "detach", "reason": "why", "profile": {}, "trace": [],
+             "trigger": "detach_of_nothing"}  # fmt: skip
+    walked = (Prefetch(rid="r", key=key(1)), ATTACH, MatchPrefix(key=key(1)), Detach())
+    assert (Detach(),) == kept_small(Campaign(Stumbling(), PROFILE), *walked)
+    known = (Known.model_validate(entry),)
+    assert (ATTACH, Detach()) == kept_small(Campaign(Stumbling(), PROFILE, known=known), *walked)
+
+
+def test_a_crash_does_not_shrink_to_a_call_that_breaks_a_precondition() -> None:
+    """Goal: undefined behaviour is no finding. Method: an insert that fails wherever it is made, also of no pass."""
+    given = (TakePages(rid="r", n=1), Forward(rid="r", key=key(1), start=0))
+    insert = Insert(rid="r", key=key(1), start=0)
+    assert (*given, insert) == kept_small(Campaign(Falling(), PROFILE), *given, ForwardDone(rid="r"), insert)
+
+
+class Falling(Stumbling):
+    """A model that raises at every insert."""
+
+    def apply(self, operation: Operation) -> Outcome:
+        """As the model; an insert raises."""
+        if operation.op == "insert":
+            raise LookupError("gone")
+        return super().apply(operation)
