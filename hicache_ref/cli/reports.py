@@ -58,6 +58,7 @@ class Run:
                     trace=None if path is None else str(path),
                     length=len(divergence.steps),
                     known=divergence.known,
+                    differs=divergence.finding.differs,
                 )
             )
         if self.outlook.oracle_fault is not None:

@@ -87,6 +87,8 @@ class HybridRules(InsertRules):
             node = self.state.nodes.get(number)
             if node is not None and self.may_lose_state(node, pool_name):
                 self.victims.append((pool_name, node.hashes[-1]))
+                if pool_name == STATE_HOST and STATE_DEVICE in node.at:
+                    self.facts.append("host_copy_of_resident_state_evicted")
                 yield node
 
     def may_lose_state(self, node: Node, pool_name: PoolName) -> bool:

@@ -8,6 +8,7 @@ from hicache_ref.model.records import Prefetch, PrefetchQueued, PrefetchReading
 from hicache_ref.model.state import FREE, Node, State
 from hicache_ref.oracle.content import Content
 from hicache_ref.oracle.seen import CALLED, Seen
+from hicache_ref.search.finding import Differs, Direction, direction_of
 from hicache_ref.vocabulary.events import Event
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
 from hicache_ref.vocabulary.ids import (
@@ -47,10 +48,11 @@ Unlike = dict[PoolName, tuple[set[PageHash], set[PageHash]]]
 class Difference(Exception):
     """Model and implementation disagree."""
 
-    def __init__(self, requirement: str, text: str) -> None:
+    def __init__(self, requirement: str, text: str, differs: Differs) -> None:
         super().__init__(text)
         self.requirement = requirement
         self.text = text
+        self.differs = differs
 
 
 def held_by_nodes(state: State, pool_name: PoolName) -> Iterator[tuple[PageHash, int]]:
@@ -100,7 +102,8 @@ class Comparison:
                 for text, found in (("not expected", view.ends.keys() - ends), ("missing", ends - view.ends.keys()))
                 if found
             ]
-            raise Difference("HC-CONF-08", f"nodes end at other keys; {'; '.join(parts)}")
+            differs = Differs(kind="ends", direction=direction_of(view.ends.keys() - ends, ends - view.ends.keys()))
+            raise Difference("HC-CONF-08", f"nodes end at other keys; {'; '.join(parts)}", differs)
         self._locks(state, view)
 
     def _dead_ends(self, state: State, view: Seen) -> None:
@@ -111,7 +114,8 @@ class Comparison:
         inner = {id(above) for above in view.above.values()}
         for end, segment in view.ends.items():
             if end not in kept and id(segment) not in inner and segment.device_state is segment.host_state is None:
-                raise Difference("HC-STATE-07", f"leaf {view.names[end]} has no state on any tier, and nothing pins it")
+                text = f"leaf {view.names[end]} has no state on any tier, and nothing pins it"
+                raise Difference("HC-STATE-07", text, Differs(kind="dead end"))
 
     def _locks(self, state: State, view: Seen) -> None:
         for node in state.nodes.values():
@@ -120,11 +124,12 @@ class Comparison:
             locked = view.ends[node.hashes[-1]].locked
             if locked is not None and locked != bool(node.locks[KV]):
                 text = "is locked though nothing pins it" if locked else "is not locked though something pins it"
-                raise Difference("HC-LOCK-01", f"node {view.names[node.hashes[-1]]} {text}")
+                raise Difference("HC-LOCK-01", f"node {view.names[node.hashes[-1]]} {text}", _lock(KV_DEVICE, locked))
             pinned = view.ends[node.hashes[-1]].state_locked
             if pinned is not None and STATE_DEVICE in node.at and pinned != bool(node.locks[STATE]):
                 text = "is locked though nothing pins it" if pinned else "is not locked though something pins it"
-                raise Difference("HC-LOCK-01", f"the state of node {view.names[node.hashes[-1]]} {text}")
+                raise Difference("HC-LOCK-01", f"the state of node {view.names[node.hashes[-1]]} {text}",
+                                 _lock(STATE_DEVICE, pinned))  # fmt: skip
 
     def names(self, state: State) -> dict[PageHash, str]:
         """Page hash -> the key it ends, for texts, of everything that the model caches."""
@@ -176,13 +181,18 @@ class Comparison:
                 gone = ", ".join(sorted(name(d, d[:8]) for d in expected - theirs)) or "nothing else"
                 tier = _where(pool_name)
                 text = f"{tier} victim should have been {name(digest)}, which is still there; instead gone: {gone}"
-                raise Difference("HC-EVICT-02", text)
+                differs = Differs(kind="victim", pool=pool_name, direction=direction_of(True, expected - theirs))
+                raise Difference("HC-EVICT-02", text, differs)
         pool_name, (expected, theirs) = next(iter(unlike.items()))
         tier = _where(pool_name)
         more = ", ".join(sorted(name(d, d[:8]) for d in theirs - expected))
         less = ", ".join(sorted(name(d, d[:8]) for d in expected - theirs))
         parts = [f"{text} on {tier}: {keys}" for text, keys in (("not expected", more), ("missing", less)) if keys]
-        raise Difference("HC-CONF-07", "; ".join(parts))
+        raise Difference(
+            "HC-CONF-07",
+            "; ".join(parts),
+            Differs(kind="residency", pool=pool_name, direction=direction_of(more, less)),
+        )
 
     def counts(self, state: State, theirs: Counts) -> None:
         """Sizes are equal where they are shown (HC-PAGE-09)."""
@@ -195,7 +205,8 @@ class Comparison:
         for name, expected in ours:
             actual = getattr(theirs, name)
             if actual is not None and actual != expected:
-                raise Difference("HC-PAGE-09", f"{name} is {actual} pages, expected {expected}")
+                differs = Differs(kind="count", what=name, direction=direction_of(actual > expected, actual < expected))
+                raise Difference("HC-PAGE-09", f"{name} is {actual} pages, expected {expected}", differs)
 
     def rename(self, state: State, view: Seen, taken: Collection[tuple[PoolName, int]]) -> None:
         """The pages held on both sides are paired; a page that stayed held keeps its partner (HC-CONF-09)."""
@@ -213,7 +224,8 @@ class Comparison:
             for page, theirs in pairs.items():
                 if known.get(page, theirs) != theirs and (pool_name, page) not in taken:
                     what = CALLED[pool_name]
-                    raise Difference("HC-CONF-09", f"{what} {known[page]} was exchanged for {theirs} while held")
+                    text = f"{what} {known[page]} was exchanged for {theirs} while held"
+                    raise Difference("HC-CONF-09", text, Differs(kind="exchange", pool=pool_name))
             owner = state.pools[pool_name].owner
             kept = {page: theirs for page, theirs in known.items() if owner[page][0] == "op"}
             self.pairs[pool_name] = kept | pairs
@@ -221,12 +233,13 @@ class Comparison:
     def _pair_requests(self, state: State, view: Seen, pairs: Pairs) -> None:
         if view.requests.keys() != state.requests.keys():
             text = f"requests {sorted(view.requests)} hold pages, expected {sorted(state.requests)}"
-            raise Difference("HC-CONF-07", text)
+            differs = _holders(KV_DEVICE, len(view.requests), len(state.requests), "requests")
+            raise Difference("HC-CONF-07", text, differs)
         for request in state.requests.values():
             theirs = view.requests[request.id]
             if len(theirs) != len(request.pages):
                 text = f"request {request.id} holds {len(theirs)} pages, expected {len(request.pages)}"
-                raise Difference("HC-CONF-07", text)
+                raise Difference("HC-CONF-07", text, _holders(KV_DEVICE, len(theirs), len(request.pages), "request"))
             pairs.update(zip(request.pages, theirs, strict=True))
 
     def _pair_states(self, state: State, view: Seen, pairs: Pairs) -> None:
@@ -234,7 +247,7 @@ class Comparison:
             theirs = view.states[STATE_DEVICE].get(request.id, ())
             if len(theirs) != len(request.state):
                 text = f"request {request.id} holds {len(theirs)} state slots, expected {len(request.state)}"
-                raise Difference("HC-CONF-07", text)
+                raise Difference("HC-CONF-07", text, _holders(STATE_DEVICE, len(theirs), len(request.state), "request"))
             pairs.update(zip(request.state, theirs, strict=True))
 
     def _pair_prefetches(self, state: State, view: Seen, pairs: Pairs) -> None:
@@ -243,7 +256,8 @@ class Comparison:
         for name in storage.open.values():
             ours, theirs = storage.records[name].pages, view.prefetches.get(name, ())
             if len(ours) != len(theirs):
-                raise Difference("HC-PREF-01", f"prefetch {name} has {len(theirs)} host pages, expected {len(ours)}")
+                text = f"prefetch {name} has {len(theirs)} host pages, expected {len(ours)}"
+                raise Difference("HC-PREF-01", text, _holders(KV_HOST, len(theirs), len(ours), "prefetch"))
             pairs.update(zip(ours, theirs, strict=True))
 
     def _pair_fetched_states(self, state: State, view: Seen, pairs: Pairs) -> None:
@@ -251,7 +265,8 @@ class Comparison:
         for name in storage.open.values():
             ours, theirs = storage.records[name].states, view.states[STATE_HOST].get(name, ())
             if len(ours) != len(theirs):
-                raise Difference("HC-PREF-01", f"prefetch {name} has {len(theirs)} state slots, expected {len(ours)}")
+                text = f"prefetch {name} has {len(theirs)} state slots, expected {len(ours)}"
+                raise Difference("HC-PREF-01", text, _holders(STATE_HOST, len(theirs), len(ours), "prefetch"))
             pairs.update(zip(ours, theirs, strict=True))
 
     def told_to_stop(self, state: State, theirs: tuple[str, ...] | None) -> None:
@@ -263,8 +278,9 @@ class Comparison:
         )
         if theirs is not None and sorted(theirs) != ours:
             raise Difference(
-                "HC-PREF-22", f"storage work told to stop: {', '.join(sorted(theirs))}; expected: {', '.join(ours)}"
-            )
+                "HC-PREF-22", f"storage work told to stop: {', '.join(sorted(theirs))}; expected: {', '.join(ours)}",
+                Differs(kind="stop", direction=direction_of(set(theirs) - set(ours), set(ours) - set(theirs))),
+            )  # fmt: skip
 
     def learn(self, state: State, ours: Outcome, theirs: Outcome, taken: Collection[tuple[PoolName, int]]) -> None:
         """Without a look at the pools, a device page is paired where it is first told (HC-PAGE-01)."""
@@ -274,7 +290,8 @@ class Comparison:
         pairs = self.pairs[KV_DEVICE]
         for page, partner in zip(_told(ours), _told(theirs), strict=False):
             if page not in pairs and partner in pairs.values():
-                raise Difference("HC-PAGE-01", f"device page {partner} was told to two holders")
+                differs = Differs(kind="holders", pool=KV_DEVICE, direction="not expected", what="told twice")
+                raise Difference("HC-PAGE-01", f"device page {partner} was told to two holders", differs)
             pairs.setdefault(page, partner)
 
     def outcome(self, ours: Outcome, theirs: Outcome) -> None:
@@ -290,14 +307,19 @@ class Comparison:
                 expected, actual = tuple(sorted(set(expected))), tuple(sorted(set(actual)))
             if expected != actual:
                 text = f"{ours.kind}.{name} is {_told_as(actual)}, expected {_told_as(expected)}"
-                raise Difference("HC-CONF-02", text)
+                raise Difference("HC-CONF-02", text, _field(f"{ours.kind}.{name}", expected, actual))
         if isinstance(ours, Inserted) and isinstance(theirs, Inserted):
             self._given_back(ours, theirs)
 
     def _given_back(self, ours: Inserted, theirs: Inserted) -> None:
         if len(ours.given_back) != len(theirs.given_back):
             text = f"insert gave back pages {theirs.given_back}, expected {len(ours.given_back)} pages"
-            raise Difference("HC-INSERT-02", text)
+            direction = direction_of(
+                len(theirs.given_back) > len(ours.given_back), len(theirs.given_back) < len(ours.given_back)
+            )
+            raise Difference(
+                "HC-INSERT-02", text, Differs(kind="field", what="inserted.given_back", direction=direction)
+            )
 
     def events(self, ours: tuple[Event, ...], theirs: tuple[Event, ...] | None) -> None:
         """The same events were published in this step, in any order (HC-EVENT-06)."""
@@ -308,8 +330,9 @@ class Comparison:
             extra = ", ".join(_say(event) for event in more) or "none"
             missing = ", ".join(_say(event) for event in less) or "none"
             raise Difference(
-                "HC-EVENT-06", f"published but not expected: {extra}; expected but not published: {missing}"
-            )
+                "HC-EVENT-06", f"published but not expected: {extra}; expected but not published: {missing}",
+                Differs(kind="event", direction=direction_of(more, less), what=_kinds_of((*more, *less))),
+            )  # fmt: skip
 
     def content(self, state: State, known: Content, view: Seen) -> None:
         """Each page that holds something holds the same on the other side (HC-PAGE-06, HC-PAGE-07)."""
@@ -330,8 +353,34 @@ class Comparison:
                     )
                     says = view.names.get(expected, "a request's key")
                     raise Difference(
-                        requirement, f"{CALLED[pool_name]} {partner} holds {held}, expected that of [{says}]"
-                    )
+                        requirement, f"{CALLED[pool_name]} {partner} holds {held}, expected that of [{says}]",
+                        Differs(kind="content", pool=pool_name, direction=direction_of(actual, True)),
+                    )  # fmt: skip
+
+
+def _lock(pool_name: PoolName, locked: bool) -> Differs:
+    return Differs(kind="lock", pool=pool_name, direction=direction_of(locked, not locked))
+
+
+def _holders(pool_name: PoolName, theirs: int, ours: int, who: str) -> Differs:
+    """Differing numbers of pages that `who` holds, or of those that hold any."""
+    return Differs(kind="holders", pool=pool_name, what=who, direction=direction_of(theirs > ours, theirs < ours))
+
+
+def _field(name: str, expected: object, actual: object) -> Differs:
+    """A field of the outcome, and how it differs where it is a collection or can be more or less."""
+    direction: Direction = "instead"
+    if isinstance(expected, tuple | list | set | frozenset) and isinstance(actual, tuple | list | set | frozenset):
+        direction = direction_of(set(actual) - set(expected), set(expected) - set(actual))
+    elif isinstance(expected, int) and isinstance(actual, int):
+        direction = direction_of(actual > expected, actual < expected)
+    return Differs(kind="field", what=name, direction=direction)
+
+
+def _kinds_of(events: Collection[Event]) -> str:
+    """Each kind of event and its medium once."""
+    media = ((event.kind, getattr(event, "medium", None)) for event in events)
+    return ", ".join(sorted({kind if medium is None else f"{kind} on {medium}" for kind, medium in media}))
 
 
 def _where(pool_name: PoolName) -> str:

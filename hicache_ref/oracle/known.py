@@ -1,8 +1,9 @@
 """Known divergences: findings that somebody has looked at, each with its reason and its own smallest trace.
 
-An entry is one JSON object a line. A finding is known if requirement and operation are an entry's and, with what an
-entry gives of these, it was raised in the same place, is worded alike and came after the same trigger. Of an entry
-that gives none, the smallest trace has to be the finding's, up to the names of handles.
+An entry is one JSON object a line, with the fields of `Known`. A finding is known if requirement and operation are an
+entry's, what differs is what the entry pins and, with what the entry gives of these, it was raised in the same place,
+is worded alike, came in a step of the same kind and after the same trigger. An entry that gives none of these is told
+by its smallest trace, which has to be the finding's up to the names of handles.
 """
 
 import re
@@ -14,7 +15,7 @@ from pydantic import ValidationError, model_validator
 
 from hicache_ref.jsonlines import FileError, lines, opened
 from hicache_ref.oracle.triggers import TRIGGERS
-from hicache_ref.search.finding import Finding
+from hicache_ref.search.finding import Differs, Finding
 from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.operations import OPERATION, Operation
 from hicache_ref.vocabulary.profile import RULES, Profile
@@ -38,11 +39,17 @@ class Known(Frozen):
     reason: str
     """Why it is as it is, and whose fault."""
 
+    differs: tuple[Differs, ...] = ()
+    """What may differ: kind, pool, direction, and which field or event. What differs otherwise is another finding."""
+
     raised: str | None = None
     """Where it is raised, if it is."""
 
     says: str | None = None
     """A regular expression that is found in the finding's text."""
+
+    here: str | None = None
+    """A fact of the model in the very step in which it shows."""
 
     trigger: str | None = None
     """A trigger by name, or a fact of the model, that a step of the smallest trace is. Walks leave triggers out."""
@@ -74,6 +81,11 @@ class Known(Frozen):
             raise ValueError(f"goes_on is true for {self.requirement}, expected {PUBLISHED} alone")
         if self.preset is not None and self.preset not in RULES:
             raise ValueError(f"preset is {self.preset}, expected one of {', '.join(RULES)}")
+        if not self.differs and not self.is_told_by_its_trace:
+            raise ValueError("differs is empty, expected what differs, or none of raised, says, here and trigger")
+        vague = {each.kind for each in self.differs} & {"crash", "own check"}
+        if vague and self.raised is None and self.says is None and not self.is_told_by_its_trace:
+            raise ValueError(f"differs is {min(vague)}, expected raised or says beside it, for that alone says little")
         if self.says is not None:
             try:
                 re.compile(self.says)
@@ -82,19 +94,27 @@ class Known(Frozen):
         return self
 
     @property
+    def is_told_by_its_trace(self) -> bool:
+        """Whether nothing but its smallest trace tells it."""
+        return (self.raised, self.says, self.here, self.trigger) == (None, None, None, None)
+
+    @property
     def is_told_by_itself(self) -> bool:
-        """Whether a finding is recognised without its smallest trace: by place, or by words and no trigger."""
-        return self.raised is not None or (self.says is not None and self.trigger is None)
+        """Whether a finding is recognised without its smallest trace: by place, or by step or words and no trigger."""
+        return self.raised is not None or ((self.says or self.here) is not None and self.trigger is None)
 
     def covers(self, finding: Finding, steps: Sequence[Operation], met: Collection[str]) -> bool:
         """Whether this is the finding, made by these steps, which met these triggers and facts."""
         if self.requirement != finding.requirement or finding.operation not in (self.operation, *self.also_at):
             return False
-        if self.raised is None and self.says is None and self.trigger is None:
+        if self.differs and finding.differs not in self.differs:
+            return False
+        if self.is_told_by_its_trace:
             return canonical(self.trace) == canonical(steps)
         return (
             self.raised in (None, finding.raised)
             and (self.says is None or re.search(self.says, finding.text) is not None)
+            and (self.here is None or self.here in finding.facts)
             and (self.trigger is None or self.trigger in met)
         )
 

@@ -16,7 +16,7 @@ from hicache_ref.oracle.polls import Polls
 from hicache_ref.oracle.seen import Seen, SeenBroken, judge_owners, seen
 from hicache_ref.oracle.triggers import TRIGGERS
 from hicache_ref.requirements import Broken, Checker
-from hicache_ref.search.finding import Finding, Found, Recorded, crash
+from hicache_ref.search.finding import Differs, Finding, Found, Recorded, crash
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.adapter import Adapter, Description
 from hicache_ref.vocabulary.choices import Choice
@@ -37,7 +37,7 @@ from hicache_ref.vocabulary.ids import (
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.observation import Level, Observation
 from hicache_ref.vocabulary.operations import Operation
-from hicache_ref.vocabulary.outcomes import Audited, Outcome, Polled, Prefetching
+from hicache_ref.vocabulary.outcomes import Audited, Outcome, Polled, Prefetching, Refused
 from hicache_ref.vocabulary.profile import Profile
 
 RAISED = "HC-CONF-01"
@@ -155,7 +155,9 @@ class Lockstep:
 
     @staticmethod
     def _finding(found: Difference | SeenBroken, op: Operation, ours: Step, theirs: Outcome) -> Finding:
-        return Finding(found.requirement, found.text, op.op, "difference", (ours.outcome.kind, theirs.kind))
+        kinds = (ours.outcome.kind, theirs.kind)
+        return Finding(found.requirement, found.text, op.op, "difference", kinds, differs=found.differs,
+                       facts=ours.facts)  # fmt: skip
 
     def is_trigger(self, op: Operation, name: str) -> bool:
         """Whether the step, if it may happen now, would be this trigger."""
@@ -229,9 +231,11 @@ class Lockstep:
     def _compare(self, op: Operation, ours: Step, theirs: Outcome, observation: Observation) -> None:
         """Everything that was seen equals what the model says. Raises Difference or SeenBroken."""
         if observation.self_check is not None:
-            raise Difference(OWN_CHECK, f"the implementation's own check complains: {observation.self_check}")
+            raise Difference(OWN_CHECK, f"the implementation's own check complains: {observation.self_check}",
+                             Differs(kind="own check"))  # fmt: skip
         if ours.outcome.kind != theirs.kind:
-            raise Difference(ANSWERED, f"expected {_say(ours.outcome)}, was told {_say(theirs)}")
+            raise Difference(ANSWERED, f"expected {_say(ours.outcome)}, was told {_say(theirs)}",
+                             Differs(kind="answer", what=_answers(ours.outcome, theirs)))  # fmt: skip
         view: Seen | None = None
         self.comparison.tree = observation.level in ("tree", "bytes")
         if observation.level != "counts":
@@ -310,6 +314,12 @@ class Lockstep:
             # A copy to a request is over as it ends: its one state is in place, or it failed.
             states = sum(part.component == STATE for part in parts) if ticket else isinstance(op, ops.CopyDone)
             self.content.ended(op.ticket, pages, states)
+
+
+def _answers(ours: Outcome, theirs: Outcome) -> str:
+    """What was expected, by the model's reason if it refuses, and the kind of what was told."""
+    expected = f"refused {ours.why}" if isinstance(ours, Refused) else ours.kind
+    return f"{theirs.kind}, expected {expected}"
 
 
 def _say(outcome: Outcome) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from hicache_ref.model import Model
 from hicache_ref.oracle.compare import Difference
+from hicache_ref.search.finding import Differs, Direction
 from hicache_ref.vocabulary.operations import POLLS_IN_VAIN_MAX, Poll
 from hicache_ref.vocabulary.outcomes import Polled
 
@@ -45,16 +46,17 @@ class Polls:
             if tuple(names) != tuple(waiting[kind][:most][: len(names)]):
                 expected = _listed(waiting[kind][:most])
                 text = f"applied {called}: {_listed(names)}; expected all or the first of {expected}"
-                wrong.append(Difference(requirement, text))
+                differs = _polled(kind, "not expected" if set(names) - set(waiting[kind][:most]) else "instead")
+                wrong.append(Difference(requirement, text, differs))
         numbers["releases"] = min(told.releases, op.releases)
         if told.releases > min(op.releases, len(waiting["releases"])):
             text = f"{told.releases} pages were released, {len(waiting['releases'])} waited, {op.releases} were let go"
-            wrong.append(Difference("HC-PREF-16", text))
+            wrong.append(Difference("HC-PREF-16", text, _polled("releases", "not expected")))
         for kind, ends in waiting.items():
             self._count(kind, len(ends), getattr(op, kind), numbers[kind])
             if self._in_vain[kind] >= POLLS_IN_VAIN_MAX:
                 text = f"{self._in_vain[kind]} polls in a row could have applied {kind}, and applied none"
-                wrong.append(Difference(NEVER_APPLIED, text))
+                wrong.append(Difference(NEVER_APPLIED, text, _polled(kind, "missing")))
         return op.model_copy(update=numbers), next(iter(wrong), None)
 
     def _count(self, kind: str, waiting: int, let: int, applied: int) -> None:
@@ -74,6 +76,10 @@ def _waiting(model: Model) -> dict[str, Sequence[object]]:
         "writes": storage.writes,
         "releases": storage.release,
     }
+
+
+def _polled(kind: str, direction: Direction) -> Differs:
+    return Differs(kind="field", what=f"polled.{kind}", direction=direction)
 
 
 def _listed(names: Sequence[object]) -> str:

@@ -6,6 +6,7 @@ Some requirements can be judged on an observation alone. They are judged first, 
 from collections import Counter
 from dataclasses import dataclass, field
 
+from hicache_ref.search.finding import Differs
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, STATE_DEVICE, STATE_HOST, TIER, PageHash, Pages, PoolName
 from hicache_ref.vocabulary.keys import pages_of
@@ -16,10 +17,11 @@ from hicache_ref.vocabulary.profile import Profile
 class SeenBroken(Exception):
     """An observation breaks a requirement by itself."""
 
-    def __init__(self, requirement: str, text: str) -> None:
+    def __init__(self, requirement: str, text: str, differs: Differs | None = None) -> None:
         super().__init__(text)
         self.requirement = requirement
         self.text = text
+        self.differs = differs or Differs(kind="structure")
 
 
 @dataclass
@@ -134,12 +136,15 @@ def judge_owners(view: Seen, profile: Profile) -> None:
             continue
         for page, count in Counter(holders).items():
             if count > 1:
-                raise SeenBroken("HC-PAGE-01", f"{what} {page} has {count} holders: {_who(view, pool_name, page)}")
+                raise SeenBroken("HC-PAGE-01", f"{what} {page} has {count} holders: {_who(view, pool_name, page)}",
+                                 Differs(kind="holders", pool=pool_name, direction="not expected"))  # fmt: skip
         missing = sorted(set(range(size)) - set(holders))
         if missing:
             requirement = "HC-PAGE-02" if TIER[pool_name] == "device" else "HC-PAGE-03"
-            raise SeenBroken(requirement, f"{what} {', '.join(map(str, missing))} is owned by nobody")
-        raise SeenBroken("HC-PAGE-01", f"{what}s beyond the pool of {size} are held")
+            raise SeenBroken(requirement, f"{what} {', '.join(map(str, missing))} is owned by nobody",
+                             Differs(kind="holders", pool=pool_name, direction="missing"))  # fmt: skip
+        raise SeenBroken("HC-PAGE-01", f"{what}s beyond the pool of {size} are held",
+                         Differs(kind="holders", pool=pool_name, what="beyond the pool"))  # fmt: skip
 
 
 CALLED: dict[PoolName, str] = {

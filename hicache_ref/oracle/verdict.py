@@ -6,6 +6,7 @@ from typing import Literal
 
 from hicache_ref.oracle.campaign import Outlook
 from hicache_ref.requirements import REQUIREMENTS, Requirement
+from hicache_ref.search.finding import Differs
 from hicache_ref.vocabulary.adapter import Description
 from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.observation import LEVELS, Level
@@ -63,6 +64,9 @@ class DivergenceLine(Frozen):
 
     known: str | None = None
     """Which known divergence it is; None: a new one."""
+
+    differs: Differs | None = None
+    """What differs, as an entry of known divergences pins it."""
 
 
 class KnownLine(Frozen):

@@ -7,13 +7,39 @@ import traceback
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.choices import Choice
+from hicache_ref.vocabulary.ids import PoolName
 from hicache_ref.vocabulary.operations import Operation
 
 _PLACE_CHARACTERS = 120
-_NAMED = re.compile(r"(?:(?:\[.*?\]|\S*\d\S*) ?)+")
 
 Source = Literal["requirement", "difference", "crash", "oracle"]
+
+Kind = Literal[
+    "answer", "field", "residency", "victim", "ends", "dead end", "lock", "count", "holders", "structure", "exchange",
+    "stop", "event", "content", "own check", "crash",
+]  # fmt: skip
+Direction = Literal["missing", "not expected", "instead"]
+
+
+class Differs(Frozen):
+    """What differs, without keys and numbers: said where the difference is found, never read out of a text."""
+
+    kind: Kind
+    pool: PoolName | None = None
+    direction: Direction | None = None
+    """Something is missing, or there though not expected, or there in the place of something else."""
+
+    what: str | None = None
+    """Which field, count, event or kind of answer."""
+
+
+def direction_of(more: object, less: object) -> Direction:
+    """Whether there is more than expected, less, or something else."""
+    if more and less:
+        return "instead"
+    return "not expected" if more else "missing"
 
 
 class Recorded(NamedTuple):
@@ -41,6 +67,12 @@ class Finding:
     raised: str | None = None
     """Where a crash happened: exception type and innermost function."""
 
+    differs: Differs | None = None
+    """What differs; None where a requirement failed on the model itself."""
+
+    facts: tuple[str, ...] = ()
+    """Facts of the model in the step itself; none where the implementation crashed in it."""
+
     falls: tuple[str, ...] = ()
     """Requirements that are broken too because of it."""
 
@@ -49,13 +81,9 @@ class Finding:
         return other is not None and self.identity == other.identity
 
     @property
-    def identity(self) -> tuple[str, str, tuple[str, ...], str | None, str]:
-        """What must stay when a trace is made smaller: requirement, operation, outcomes, place of a crash, words.
-
-        Words are those of a difference up to the first colon, without keys and numbers: they say what differed.
-        """
-        words = _NAMED.sub("#", self.text.partition(":")[0]) if self.source == "difference" else ""
-        return self.requirement, self.operation, self.outcomes, self.raised, words
+    def identity(self) -> tuple[str, str, tuple[str, ...], str | None, Differs | None]:
+        """What stays when a trace is made smaller: requirement, operation, outcomes, place of a crash, difference."""
+        return self.requirement, self.operation, self.outcomes, self.raised, self.differs
 
 
 class Found(Exception):
@@ -82,7 +110,9 @@ def crash(error: BaseException, op: Operation, requirement: str, source: Source 
         place = f"{type(error).__name__} in {frames[-1].name}" if frames else type(error).__name__
         line = line_raised(error)
     text += f" ({line})" if line else ""
-    return Finding(requirement=requirement, text=text, operation=op.op, source=source, raised=place)
+    return Finding(
+        requirement=requirement, text=text, operation=op.op, source=source, raised=place, differs=Differs(kind="crash")
+    )
 
 
 def line_raised(error: BaseException) -> str | None:

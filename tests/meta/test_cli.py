@@ -105,7 +105,7 @@ def test_a_divergence_is_told_filed_and_replayed(shell: Shell) -> None:
     requirements, witnesses = ran.json["requirements"], ran.json["witnesses"]
     assert ["exercised", "observable", "total", "promised", "not_exercised", "owed"] == list(requirements)
     assert ["reached", "total", "promised", "missing", "owed"] == list(witnesses)
-    assert ["requirement", "operation", "trace", "length", "known"] == list(line)
+    assert ["requirement", "operation", "trace", "length", "known", "differs"] == list(line)
     assert {"out", f"out/{file.name}", f"out/{file.stem}.txt"} == shell.files
     assert line["length"] == len(read_trace(file).steps)
 
@@ -243,11 +243,19 @@ def test_a_known_divergence_of_a_recording_is_not_red(shell: Shell) -> None:
     ran = shell("check", "--trace", file, "--format", "json")
     (line,) = ran.json["divergences"]
     entry = {"id": "K-1", "requirement": line["requirement"], "operation": line["operation"], "reason": "we know"}
-    for name, says in (("fits", "."), ("fits-not", "no such text")):
-        Path(name).write_text(json.dumps(entry | {"says": says, "profile": {}, "trace": []}) + "\n")
-    fits, fits_not = (shell("check", "--trace", file, "--known", name) for name in ("fits", "fits-not"))
+    for name, says, differs in (
+        ("fits", ".", [line["differs"]]),
+        ("fits-not", "no such text", [line["differs"]]),
+        ("pins-another", ".", [line["differs"] | {"direction": "instead"}]),
+        ("pins-nothing", ".", []),
+    ):
+        more = {"says": says, "differs": differs, "profile": {}, "trace": []}
+        Path(name).write_text(json.dumps(entry | more) + "\n")
+    names = ("fits", "fits-not", "pins-another", "pins-nothing")
+    fits, *others = (shell("check", "--trace", file, "--known", name) for name in names)
 
-    assert (1, 4, 1) == (ran.code, fits.code, fits_not.code)
+    assert (1, 4, [1, 1, 2]) == (ran.code, fits.code, [each.code for each in others])
+    assert "pins-nothing:1: line: Value error, differs is empty, expected" in others[-1].err[0]
     assert "divergences   0 new, 1 known" in fits.out
     assert "known K-1: met at step 0, and nothing judged after it (we know)" in fits.out
 

@@ -15,7 +15,7 @@ from hicache_ref.oracle.lockstep import Lockstep
 from hicache_ref.oracle.triggers import TRIGGERS
 from hicache_ref.requirements import Checker
 from hicache_ref.search.drawing import Drawing
-from hicache_ref.search.finding import Finding
+from hicache_ref.search.finding import Differs, Finding
 from hicache_ref.search.storing import attach
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.keys import Key
@@ -24,12 +24,16 @@ from hicache_ref.vocabulary.profile import RULES, Profile, Sizes
 from hicache_ref.vocabulary.storage import StorageSettings
 
 AUDIT = (ops.Audit(),)
-FINDING = Finding("HC-CONF-02", "polled.writes is ()", "poll", "difference", raised=None)
+LACKS = {"kind": "field", "direction": "missing", "what": "polled.writes"}
+FINDING = Finding(
+    "HC-CONF-02", "polled.writes is ()", "poll", "difference", differs=Differs.model_validate(LACKS), facts=("staged",)
+)
 
 
 def entry(**given: object) -> Known:
     """An entry for FINDING, but for what is given."""
-    plain = {"id": "K", "requirement": "HC-CONF-02", "operation": "poll", "reason": "why", "profile": {}, "trace": []}
+    plain = {"id": "K", "requirement": "HC-CONF-02", "operation": "poll", "differs": [LACKS], "reason": "why",
+             "profile": {}, "trace": []}  # fmt: skip
     return Known.model_validate(plain | given)
 
 
@@ -47,6 +51,14 @@ def entry(**given: object) -> Known:
         ({"operation": "audit", "also_at": ["poll"], "says": "polled"}, True),
         ({"operation": "audit", "says": "polled"}, False),
         ({"requirement": "HC-CONF-07", "says": "polled"}, False),
+        ({"says": "polled", "differs": [LACKS | {"direction": "not expected"}]}, False),
+        ({"says": "polled", "differs": [LACKS | {"what": "polled.reads"}]}, False),
+        ({"says": "polled", "differs": [LACKS | {"pool": "kv.host"}]}, False),
+        ({"says": "polled", "differs": [LACKS | {"what": "polled.reads"}, LACKS]}, True),
+        ({"trace": [{"op": "audit"}], "differs": []}, True),
+        ({"trace": [{"op": "audit"}], "differs": [LACKS | {"direction": "instead"}]}, False),
+        ({"here": "staged"}, True),
+        ({"here": "demoted"}, False),
     ],
 )
 def test_an_entry_covers_what_it_says(given: dict[str, object], covers: bool) -> None:
@@ -62,8 +74,14 @@ def test_an_entry_follows_its_preset() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [{"goes_on": True}, {"says": "("}, {"preset": "sglang-0.4"}],
-    ids=["goes on after a state that differs", "no regular expression", "no preset"],
+    [
+        {"goes_on": True},
+        {"says": "("},
+        {"preset": "sglang-0.4"},
+        {"says": "polled", "differs": []},
+        {"trigger": "write_raises", "differs": [{"kind": "crash"}]},
+    ],
+    ids=["goes on after a state that differs", "no regular expression", "no preset", "nothing pinned", "any crash"],
 )
 def test_an_entry_that_cannot_be_used_is_refused(tmp_path: Path, given: dict[str, object]) -> None:
     """Goal: the file and the line are named. Method: one wrong field."""

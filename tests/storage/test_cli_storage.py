@@ -59,7 +59,7 @@ def test_a_store_that_does_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"again       hicache-ref storage check {target} --seed 0 --requirement HC-STORE-25" in out
     assert ["HC-STORE-25"] == [each["requirement"] for each in report["divergences"]]
     told = {"what", "story", "through", "judging", "also"}
-    assert {"requirement", "operation", "trace", "length", "known", *told} == report["divergences"][0].keys()
+    assert {"requirement", "operation", "trace", "length", "known", "differs", *told} == report["divergences"][0].keys()
     assert "HC-STORE-25" == BROKEN[Replaces]
 
 
