@@ -162,7 +162,8 @@ class Comparison:
                 if is_gone and not theirs.isdisjoint((node.hashes[0], self._moved_up(state, node, above))):
                     names = self.names(state)
                     text = f"{_where(pool_name)} inner node {names[above.hashes[-1]]} is gone"
-                    raise Difference("HC-EVICT-01", f"{text}; below it was {names[node.hashes[-1]]}")
+                    differs = Differs(kind="residency", pool=pool_name, direction="missing", what="inner node")
+                    raise Difference("HC-EVICT-01", f"{text}; below it was {names[node.hashes[-1]]}", differs)
 
     def _moved_up(self, state: State, node: Node, above: Node) -> PageHash:
         """The hash that the node's first page has where the node hangs in the place of that above it."""
