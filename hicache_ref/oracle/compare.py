@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterator
 from hicache_ref.model import Step
 from hicache_ref.model.records import Prefetch, PrefetchQueued, PrefetchReading
 from hicache_ref.model.state import FREE, Node, State
+from hicache_ref.oracle import differing as say
 from hicache_ref.oracle.content import Content
 from hicache_ref.oracle.seen import CALLED, Seen
-from hicache_ref.search.finding import Differs, Direction, direction_of
+from hicache_ref.search.finding import Differs, direction_of
 from hicache_ref.vocabulary.events import Event
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
 from hicache_ref.vocabulary.ids import (
@@ -124,12 +125,14 @@ class Comparison:
             locked = view.ends[node.hashes[-1]].locked
             if locked is not None and locked != bool(node.locks[KV]):
                 text = "is locked though nothing pins it" if locked else "is not locked though something pins it"
-                raise Difference("HC-LOCK-01", f"node {view.names[node.hashes[-1]]} {text}", _lock(KV_DEVICE, locked))
+                raise Difference(
+                    "HC-LOCK-01", f"node {view.names[node.hashes[-1]]} {text}", say.lock(KV_DEVICE, locked)
+                )
             pinned = view.ends[node.hashes[-1]].state_locked
             if pinned is not None and STATE_DEVICE in node.at and pinned != bool(node.locks[STATE]):
                 text = "is locked though nothing pins it" if pinned else "is not locked though something pins it"
                 raise Difference("HC-LOCK-01", f"the state of node {view.names[node.hashes[-1]]} {text}",
-                                 _lock(STATE_DEVICE, pinned))  # fmt: skip
+                                 say.lock(STATE_DEVICE, pinned))  # fmt: skip
 
     def names(self, state: State) -> dict[PageHash, str]:
         """Page hash -> the key it ends, for texts, of everything that the model caches."""
@@ -234,13 +237,13 @@ class Comparison:
     def _pair_requests(self, state: State, view: Seen, pairs: Pairs) -> None:
         if view.requests.keys() != state.requests.keys():
             text = f"requests {sorted(view.requests)} hold pages, expected {sorted(state.requests)}"
-            differs = _holders(KV_DEVICE, len(view.requests), len(state.requests), "requests")
+            differs = say.holders(KV_DEVICE, len(view.requests), len(state.requests), "requests")
             raise Difference("HC-CONF-07", text, differs)
         for request in state.requests.values():
             theirs = view.requests[request.id]
             if len(theirs) != len(request.pages):
                 text = f"request {request.id} holds {len(theirs)} pages, expected {len(request.pages)}"
-                raise Difference("HC-CONF-07", text, _holders(KV_DEVICE, len(theirs), len(request.pages), "request"))
+                raise Difference("HC-CONF-07", text, say.holders(KV_DEVICE, len(theirs), len(request.pages), "request"))
             pairs.update(zip(request.pages, theirs, strict=True))
 
     def _pair_states(self, state: State, view: Seen, pairs: Pairs) -> None:
@@ -248,7 +251,9 @@ class Comparison:
             theirs = view.states[STATE_DEVICE].get(request.id, ())
             if len(theirs) != len(request.state):
                 text = f"request {request.id} holds {len(theirs)} state slots, expected {len(request.state)}"
-                raise Difference("HC-CONF-07", text, _holders(STATE_DEVICE, len(theirs), len(request.state), "request"))
+                raise Difference(
+                    "HC-CONF-07", text, say.holders(STATE_DEVICE, len(theirs), len(request.state), "request")
+                )
             pairs.update(zip(request.state, theirs, strict=True))
 
     def _pair_prefetches(self, state: State, view: Seen, pairs: Pairs) -> None:
@@ -258,7 +263,7 @@ class Comparison:
             ours, theirs = storage.records[name].pages, view.prefetches.get(name, ())
             if len(ours) != len(theirs):
                 text = f"prefetch {name} has {len(theirs)} host pages, expected {len(ours)}"
-                raise Difference("HC-PREF-01", text, _holders(KV_HOST, len(theirs), len(ours), "prefetch"))
+                raise Difference("HC-PREF-01", text, say.holders(KV_HOST, len(theirs), len(ours), "prefetch"))
             pairs.update(zip(ours, theirs, strict=True))
 
     def _pair_fetched_states(self, state: State, view: Seen, pairs: Pairs) -> None:
@@ -267,7 +272,7 @@ class Comparison:
             ours, theirs = storage.records[name].states, view.states[STATE_HOST].get(name, ())
             if len(ours) != len(theirs):
                 text = f"prefetch {name} has {len(theirs)} state slots, expected {len(ours)}"
-                raise Difference("HC-PREF-01", text, _holders(STATE_HOST, len(theirs), len(ours), "prefetch"))
+                raise Difference("HC-PREF-01", text, say.holders(STATE_HOST, len(theirs), len(ours), "prefetch"))
             pairs.update(zip(ours, theirs, strict=True))
 
     def told_to_stop(self, state: State, theirs: tuple[str, ...] | None) -> None:
@@ -308,7 +313,7 @@ class Comparison:
                 expected, actual = tuple(sorted(set(expected))), tuple(sorted(set(actual)))
             if expected != actual:
                 text = f"{ours.kind}.{name} is {_told_as(actual)}, expected {_told_as(expected)}"
-                raise Difference("HC-CONF-02", text, _field(f"{ours.kind}.{name}", expected, actual))
+                raise Difference("HC-CONF-02", text, say.field(f"{ours.kind}.{name}", expected, actual))
         if isinstance(ours, Inserted) and isinstance(theirs, Inserted):
             self._given_back(ours, theirs)
 
@@ -332,7 +337,7 @@ class Comparison:
             missing = ", ".join(_say(event) for event in less) or "none"
             raise Difference(
                 "HC-EVENT-06", f"published but not expected: {extra}; expected but not published: {missing}",
-                Differs(kind="event", direction=direction_of(more, less), what=_kinds_of((*more, *less))),
+                Differs(kind="event", direction=direction_of(more, less), what=say.kinds_of((*more, *less))),
             )  # fmt: skip
 
     def content(self, state: State, known: Content, view: Seen) -> None:
@@ -357,31 +362,6 @@ class Comparison:
                         requirement, f"{CALLED[pool_name]} {partner} holds {held}, expected that of [{says}]",
                         Differs(kind="content", pool=pool_name, direction=direction_of(actual, True)),
                     )  # fmt: skip
-
-
-def _lock(pool_name: PoolName, locked: bool) -> Differs:
-    return Differs(kind="lock", pool=pool_name, direction=direction_of(locked, not locked))
-
-
-def _holders(pool_name: PoolName, theirs: int, ours: int, who: str) -> Differs:
-    """Differing numbers of pages that `who` holds, or of those that hold any."""
-    return Differs(kind="holders", pool=pool_name, what=who, direction=direction_of(theirs > ours, theirs < ours))
-
-
-def _field(name: str, expected: object, actual: object) -> Differs:
-    """A field of the outcome, and how it differs where it is a collection or can be more or less."""
-    direction: Direction = "instead"
-    if isinstance(expected, tuple | list | set | frozenset) and isinstance(actual, tuple | list | set | frozenset):
-        direction = direction_of(set(actual) - set(expected), set(expected) - set(actual))
-    elif isinstance(expected, int) and isinstance(actual, int):
-        direction = direction_of(actual > expected, actual < expected)
-    return Differs(kind="field", what=name, direction=direction)
-
-
-def _kinds_of(events: Collection[Event]) -> str:
-    """Each kind of event and its medium once."""
-    media = ((event.kind, getattr(event, "medium", None)) for event in events)
-    return ", ".join(sorted({kind if medium is None else f"{kind} on {medium}" for kind, medium in media}))
 
 
 def _where(pool_name: PoolName) -> str:
