@@ -221,7 +221,8 @@ class Sweep:
         mine: Rank = (self.row[row.id].state_last,)
         if pool in self.states:
             may = self._may_lose_state(pool)
-            least = min([(self.row[number].state_last,) for number in may], default=mine)
+            left = may - self.tried if pool == STATE_DEVICE else may  # a leaf that was kept is not tried again
+            least = min([(self.row[number].state_last,) for number in left], default=mine)
             held = bool(self.state_locks[row.id])
             copied_first = pool == STATE_DEVICE and self._stays(row.id) and self._is_copied_first(row)
             chances = self._chances(row, pool) if copied_first else (False, 0)
