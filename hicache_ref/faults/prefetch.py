@@ -80,6 +80,22 @@ class NoLimit(Model):
         return sys.maxsize
 
 
+@plant_in_storage("limit-forgotten-by-query", "K10", OWN, expected="HC-PREF-05", rules={"prefetch_limit": "query"})
+class LimitForgottenByQuery(Model):
+    """A query asks storage although as much is asked for as may be."""
+
+    def on_query_done(self, op: ops.QueryDone) -> Done:
+        """As without a limit."""
+        self._unlimited = True
+        done = super().on_query_done(op)
+        self._unlimited = False
+        return done
+
+    def is_over_limit(self) -> bool:
+        """Never, while the query answers."""
+        return not getattr(self, "_unlimited", False) and super().is_over_limit()
+
+
 @plant_in_storage("threshold-ignored", "K10", OWN, expected="HC-PREF-15")
 class ThresholdIgnored(Model):
     """Storage is asked for fewer pages than are worth it."""

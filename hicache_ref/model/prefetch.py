@@ -97,11 +97,15 @@ class PrefetchRules(StoreRules):
             return Refused(why="below threshold")
         if op.key.extra is not None and not self.rules.hash_namespace:
             return Refused(why="namespace without storage")
-        if self.storage.occupied * self.profile.sizes.page_size >= self.prefetch_capacity():
+        if self.rules.prefetch_limit == "submission" and self.is_over_limit():
             return Refused(why="rate limited")
         if anchor.id != ROOT and anchor.host is None:
             return Refused(why="anchor without host copy")
         return None
+
+    def is_over_limit(self) -> bool:
+        """Whether the open prefetches ask for as much as they may (upstream: prefetch_rate_limited)."""
+        return self.storage.occupied * self.profile.sizes.page_size >= self.prefetch_capacity()
 
     def prefetch_threshold(self) -> int:
         """The fewest pages worth a prefetch: the threshold in tokens, rounded up, at least one."""
@@ -109,7 +113,7 @@ class PrefetchRules(StoreRules):
         return max(1, -(-self.storage.settings.prefetch_threshold // page_size))
 
     def prefetch_capacity(self) -> int:
-        """The number of tokens asked for from which a prefetch is refused (upstream: prefetch_capacity_limit)."""
+        """The number of tokens asked for from which no prefetch goes on (upstream: prefetch_capacity_limit)."""
         return self.profile.prefetch_capacity
 
     def _path_hashes(self, found: Found) -> tuple[PageHash, ...]:
@@ -176,6 +180,9 @@ class PrefetchRules(StoreRules):
         if record.cancelled and self.rules.cancelled_query == "answers_0":
             hits = 0
             self.facts.append("cancelled_during_query")
+        if self.rules.prefetch_limit == "query" and self.is_over_limit():
+            hits = 0
+            self.facts.append("limited_in_query")
         enough = hits >= self.prefetch_threshold()
         if record.pages and enough:
             self._queue(record.pages[hits:])

@@ -257,6 +257,7 @@ def answer_is_taken(change: Change[ops.QueryDone, Done]) -> int:
     if not isinstance(was, PrefetchQueued):
         return 0
     unheard = op.raised or (was.cancelled and before.rules.cancelled_query == "answers_0")
+    unheard = unheard or (before.rules.prefetch_limit == "query" and _is_over_limit(before))
     hits = 0 if unheard else op.hits
     kept = hits if hits >= threshold(before) or not was.pages else 0
     expected = PrefetchReading if kept and was.pages else PrefetchAnswered
@@ -333,26 +334,31 @@ def _found(change: Change[ops.Prefetch, Any]) -> list[tuple[Row, int]]:
 
 def _why_not(change: Change[ops.Prefetch, Any], wanted: int) -> str | None:
     before, op = change.before, change.op
-    storage, rules, sizes = before.storage, before.rules, before.profile.sizes
+    storage, rules = before.storage, before.rules
     found = _found(change)
-    more = sizes.host_pages - sizes.device_pages
-    capacity = {
-        "half_host": 0.5 * sizes.host_pages,
-        "host_minus_device": 0.8 * more,
-        "host_minus_device_clamped": 0.8 * max(0, more),
-    }[rules.prefetch_capacity]
-    limit = int(capacity * sizes.page_size)
     reasons = {
         "no storage is attached": not storage.attached,
         "the request has a prefetch": op.rid in storage.open,
         "it is below the threshold": wanted < threshold(before),
         "namespaces have no hash": op.key.extra is not None and not rules.hash_namespace,
-        "too much is asked for": storage.occupied * sizes.page_size >= limit,
+        "too much is asked for": rules.prefetch_limit == "submission" and _is_over_limit(before),
         "the anchor has no host copy": bool(found) and found[-1][0].host is None,
         "no state slot is free": _needs_slot(before, {row.id for row, _ in found[-1:]}),
         "the host is full": _pages_to_ask_for(before, change, wanted) < _fewest(before, wanted),
     }
     return next((why for why, holds in reasons.items() if holds), None)
+
+
+def _is_over_limit(view: View) -> bool:
+    """Whether the open prefetches ask for as many tokens as the rule prefetch_capacity allows."""
+    sizes = view.profile.sizes
+    more = sizes.host_pages - sizes.device_pages
+    capacity = {
+        "half_host": 0.5 * sizes.host_pages,
+        "host_minus_device": 0.8 * more,
+        "host_minus_device_clamped": 0.8 * max(0, more),
+    }[view.rules.prefetch_capacity]
+    return view.storage.occupied * sizes.page_size >= int(capacity * sizes.page_size)
 
 
 def _needs_slot(view: View, anchor: set[NodeId]) -> bool:

@@ -34,6 +34,7 @@ FACT.update(
         "page_reported": "HC-STORE-55",
         "prefetch_truncated": "HC-PREF-50",
         "query_raised": "HC-PREF-51",
+        "limited_in_query": "HC-PREF-74",
         "cancelled_during_query": "HC-PREF-52",
         "read_short": "HC-PREF-53",
         "read_raised": "HC-PREF-54",

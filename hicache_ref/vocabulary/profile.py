@@ -105,6 +105,9 @@ class Rules(Frozen):
     prefetch_capacity: Literal["half_host", "host_minus_device", "host_minus_device_clamped"] = "half_host"
     """How many pages may be asked for at once: half the host pool, or 0.8 of what it has more than the device."""
 
+    prefetch_limit: Literal["submission", "query"] = "submission"
+    """Whether a prefetch over the limit is refused, or its query answers that nothing is there without asking."""
+
     prefetch_truncates: bool = True
     """Whether a prefetch for which there is too little room is cut to what there is.
 
@@ -340,7 +343,7 @@ RULES: dict[str, Rules] = {
         _HIRADIX
         | _FIRST
         | {"write_policy": "write_through_selective", "prefetch_timeout": "constant", "chunked_counts_hit": True}
-        | {"selective_hits": 3, "storage_put": "hit"}
+        | {"selective_hits": 3, "storage_put": "hit", "prefetch_limit": "query"}
     ),
     "sglang-0.5.2": Rules.model_validate(
         _HIRADIX | _FIRST | {"write_policy": "write_through_selective", "prefetch_timeout": "constant"}

@@ -29,6 +29,7 @@ STORAGE_RULES: dict[str, tuple[object, ...]] = {
     "prefetch_allocation": ("after", "before"),
     "prefetch_clock": ("submission", "first_poll"),
     "prefetch_capacity": ("half_host", "half_host", "host_minus_device", "host_minus_device_clamped"),
+    "prefetch_limit": ("submission", "submission", "query"),
     "prefetch_progress": ("polled", "live"),
     "prefetch_commit": ("poll", "progress"),
     "commit_adopts": (True, True, False),

@@ -45,6 +45,7 @@ OTHER: dict[str, object] = {
     "prefetch_allocation": "before",
     "prefetch_clock": "first_poll",
     "prefetch_capacity": "host_minus_device",
+    "prefetch_limit": "query",
     "prefetch_progress": "live",
     "prefetch_commit": "progress",
     "cancelled_query": "goes_on",
