@@ -58,7 +58,9 @@ class AnchorOneAbove(Model):
         super()._anchor(record, anchor if anchor.id == ROOT else self.state.nodes[anchor.parent])
 
 
-@plant_in_storage("limit-is-zero", "K11", "R9", "SG-26449", expected="HC-PREF-15")
+@plant_in_storage(
+    "limit-is-zero", "K11", "R9", "SG-26449", expected="HC-PREF-15", rules={"prefetch_limit": "submission"}
+)
 class LimitIsZero(Model):
     """The limit of running prefetches is what the host has more than the device, so that nothing is fetched.
 
@@ -71,7 +73,7 @@ class LimitIsZero(Model):
         return super().prefetch_capacity() if sizes.host_pages > sizes.device_pages else 0
 
 
-@plant_in_storage("no-limit", "K10", OWN, expected="HC-PREF-15")
+@plant_in_storage("no-limit", "K10", OWN, expected="HC-PREF-15", rules={"prefetch_limit": "submission"})
 class NoLimit(Model):
     """Any number of pages may be asked for at a time."""
 
@@ -84,16 +86,9 @@ class NoLimit(Model):
 class LimitForgottenByQuery(Model):
     """A query asks storage although as much is asked for as may be."""
 
-    def on_query_done(self, op: ops.QueryDone) -> Done:
-        """As without a limit."""
-        self._unlimited = True
-        done = super().on_query_done(op)
-        self._unlimited = False
-        return done
-
     def is_over_limit(self) -> bool:
-        """Never, while the query answers."""
-        return not getattr(self, "_unlimited", False) and super().is_over_limit()
+        """Never."""
+        return False
 
 
 @plant_in_storage("threshold-ignored", "K10", OWN, expected="HC-PREF-15")
