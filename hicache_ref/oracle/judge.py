@@ -23,7 +23,11 @@ _UNSEEN = Observation(level="counts")
 
 
 class StepCutOff(Exception):
-    """The implementation raised in this step, and has no outcome."""
+    """The implementation raised in this step, and has no outcome. It was raised there and not here, as `raw` says."""
+
+    def __init__(self, raised: str) -> None:
+        super().__init__(f"{raised}, expected an outcome")
+        self.raw = raised
 
 
 class RecordedAdapter:
@@ -55,7 +59,7 @@ class RecordedAdapter:
         self.next += 1
         step = self._current()
         if step.outcome is None:
-            raise StepCutOff(f"{step.meta.get(RAISED_KEY, 'nothing was told')}, expected an outcome")
+            raise StepCutOff(str(step.meta.get(RAISED_KEY, "nothing was told")))
         return step.outcome
 
     def observe(self, level: Level) -> Observation:

@@ -108,7 +108,7 @@ def test_what_cannot_be_said_ends_the_recording(tmp_path: Path, fault: str) -> N
     if fault == "raises":
         assert "a call raised" == said["ended"]
         assert {"raised": "RuntimeError: planted"} == trace.steps[-1].meta
-        assert [("HC-CONF-01", "StepCutOff: RuntimeError: planted, expected an outcome")] == found(judged(trace))
+        assert [("HC-CONF-01", "RuntimeError: planted, expected an outcome")] == found(judged(trace))
     else:
         assert "a node is unlocked that nobody has locked since the recording began" == trace.ended == said["ended"]
         assert [("HC-CONF-02", "expected invalid no receipt nobody, was told done")] == found(judged(trace))
