@@ -113,7 +113,8 @@ class Run:
         return said
 
     def _about_others(self) -> list[str]:
-        return [
+        barred = [f"not judged here  {name}  what is known bars it: {why}" for name, why in self.outlook.barred.items()]
+        return barred + [
             f"{count} walk{'s' * (count != 1)} ended at {name}, which was not asked for"
             for name, count in self.outlook.elsewhere.most_common()
         ]

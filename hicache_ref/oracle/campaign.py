@@ -3,7 +3,7 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hicache_ref.oracle.known import Known, watched
 from hicache_ref.oracle.lockstep import RAISED, Lockstep
+from hicache_ref.oracle.triggers import BARS
 from hicache_ref.requirements import Checker
 from hicache_ref.requirements.catalogue import catalogue_digest
 from hicache_ref.requirements.reach import Reach, reach_of
@@ -80,6 +81,9 @@ class Outlook:
     reaches: set[Reach] = field(default_factory=set)
     """What the walks had to go by."""
 
+    barred: Mapping[str, str] = field(default_factory=dict)
+    """Witnesses that walks cannot reach because they leave a trigger out -> the trigger."""
+
     divergences: list[Divergence] = field(default_factory=list)
     elsewhere: Counter[str] = field(default_factory=Counter)
     """Walks that ended at a requirement that was not asked for."""
@@ -134,7 +138,7 @@ class Campaign:
 
         self.write_ahead = write_ahead
         self.progress = progress
-        self.outlook = Outlook()
+        self.outlook = Outlook(barred={BARS[name]: name for name in self.left_out if name in BARS})
         self.stop = False
         self.ends_at = float("inf")
         self.tried_again: Counter[object] = Counter()

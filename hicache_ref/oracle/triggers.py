@@ -256,3 +256,12 @@ TRIGGERS: dict[str, Trigger] = {
     "force_on_closed": _force_on_closed,
 }
 """Each is asked before the step: the operation, the model as it is then, and who asked for what."""
+
+BARS: dict[str, str] = {
+    "query_raises": "HC-PREF-51",
+    "read_raises": "HC-PREF-54",
+    "write_raises": "HC-STORE-52",
+    "read_stops_short": "HC-PREF-53",
+    "namespace_meets_storage": "HC-HASH-50",
+}
+"""Triggers that are just what a witness waits for: walks that leave them out cannot reach it."""

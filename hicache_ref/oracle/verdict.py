@@ -135,7 +135,7 @@ def reached(description: Description, outlook: Outlook, wanted: Collection[str],
         each
         for each in REQUIREMENTS.values()
         if each.kind == "sometimes" and (not wanted or each.id in wanted)
-        and each.id not in description.unobservable
+        and each.id not in description.unobservable and each.id not in outlook.barred
         and any(map(each.applies, outlook.reaches))
     ]  # fmt: skip
     missing = [each for each in reachable if not outlook.reached[each.id]]

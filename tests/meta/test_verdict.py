@@ -10,12 +10,13 @@ import pytest
 from hicache_ref.adapters import registry
 from hicache_ref.adapters.process import ProcessAdapter
 from hicache_ref.adapters.reference import ReferenceAdapter
-from hicache_ref.oracle.campaign import Divergence, Outlook
+from hicache_ref.oracle.campaign import Campaign, Divergence, Outlook
+from hicache_ref.oracle.known import Known
 from hicache_ref.oracle.verdict import EXIT_CODES, CheckReport, DivergenceLine, check_report
 from hicache_ref.requirements import REQUIREMENTS
 from hicache_ref.requirements.catalogue import COMMON
 from hicache_ref.requirements.reach import reach_of
-from hicache_ref.search.finding import Finding
+from hicache_ref.search.finding import Differs, Finding
 from hicache_ref.vocabulary.adapter import Description
 from hicache_ref.vocabulary.observation import Level
 from hicache_ref.vocabulary.profile import RULES, Profile, profile_named
@@ -182,6 +183,20 @@ def test_a_budget_promises_what_so_many_steps_meet() -> None:
     few = verdict(ALL, outlook(steps=10, reached=without(rare)))
     assert ("inconclusive", 0, 0) == (few.verdict, few.requirements.promised, few.witnesses.promised)
     assert "conforms" == verdict(ALL, outlook(steps=10)).verdict
+
+
+def test_what_walks_leave_out_is_not_missed() -> None:
+    """Goal: nobody waits for a step that walks do not make. Method: a witness unmet, its trigger left out or not."""
+    read_raises = Known(
+        id="K", requirement="HC-CONF-01", operation="poll", reason="r", trigger="read_raises", raised="poll",
+        differs=(Differs(kind="crash"),), profile=Profile(), trace=(),
+    )  # fmt: skip
+    barred = Campaign(ReferenceAdapter(), Profile(), known=[read_raises]).outlook.barred
+    blind = Campaign(ReferenceAdapter(), Profile(), known=[read_raises], blind=True).outlook.barred
+
+    assert ({"HC-PREF-54": "read_raises"}, {}) == (barred, blind)
+    assert "conforms" == verdict(ALL, outlook(reached=without("HC-PREF-54"), barred=barred)).verdict
+    assert "inconclusive" == verdict(ALL, outlook(reached=without("HC-PREF-54"))).verdict
 
 
 def test_only_the_wanted_count() -> None:
