@@ -32,7 +32,7 @@ from hicache_ref.cli.common import (
     write_json,
 )
 from hicache_ref.cli.known import KnownOption, known_of
-from hicache_ref.cli.reports import Run
+from hicache_ref.cli.reports import AtOnce, Run
 from hicache_ref.model import fresh
 from hicache_ref.oracle.campaign import Budget, Campaign, Divergence, Outlook
 from hicache_ref.oracle.explain import Story, retell
@@ -149,6 +149,8 @@ def _walked(campaign: Campaign, chosen: Chosen, budget: Budget, report: Path, sh
     def stop() -> None:
         campaign.stop = True
 
+    at_once = AtOnce(folder.path, campaign.header, show.note)
+    campaign.found, campaign.settled = at_once.found, at_once.settled
     with stopping(stop):
         campaign.progress = lambda outlook: show(_so_far(outlook, budget))
         outlook = campaign.run(budget)
@@ -170,6 +172,7 @@ def _walked(campaign: Campaign, chosen: Chosen, budget: Budget, report: Path, sh
         walks=outlook.walks,
         blind=campaign.blind,
         remarks=remarks,
+        at_once=at_once,
     )
     return run, folder
 

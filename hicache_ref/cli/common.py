@@ -160,9 +160,19 @@ class Progress:
 
     def aside(self, text: str) -> None:
         """The text is on standard output, and the line goes on below it."""
+        with self._paused():
+            print(text, flush=True)
+
+    def note(self, text: str) -> None:
+        """As `aside`, one line on standard error."""
+        with self._paused():
+            say(text)
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
         if self._live is not None:
             self._live.stop()
-        print(text, flush=True)
+        yield
         if self._live is not None:
             self._live.start()
 

@@ -1,6 +1,6 @@
 """What a check leaves behind: a report and a trace for each new divergence, and the summary of the run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,12 +12,60 @@ from hicache_ref.oracle.verdict import CheckReport, DivergenceLine, check_report
 from hicache_ref.report.files import stem, write_text
 from hicache_ref.report.model import divergence_report
 from hicache_ref.report.text import divergence_text, summary_text
-from hicache_ref.trace import Trace, TraceHeader, write_trace
+from hicache_ref.trace import Trace, TraceHeader, TraceStep, write_trace
 from hicache_ref.vocabulary.adapter import Description
 from hicache_ref.vocabulary.observation import Level
 from hicache_ref.vocabulary.profile import Profile
 
 COLOURS = {"conforms": "green", "divergence": "red", "oracle-fault": "magenta", "inconclusive": "yellow"}
+
+
+class AtOnce:
+    """What a campaign finds is on screen and on disk the moment it is found, whatever ends the process after that."""
+
+    def __init__(self, folder: Path, header: Callable[[Profile], TraceHeader], say: Callable[[str], None]) -> None:
+        self.written: set[Path] = set()
+        """Traces that lie in the folder by now."""
+
+        self._folder, self._header, self._say = folder, header, say
+
+    def found(self, divergence: Divergence) -> None:
+        """The steps up to it are in a file. Raises TraceError where that cannot be, and it was said all the same."""
+        path, finding = self._path(divergence), divergence.finding
+        self._say(
+            f"{finding.requirement} at {finding.operation}: {finding.text}; "
+            f"{len(divergence.steps)} steps, which are made fewer now, are in {path}"
+        )
+        self._write(path, divergence)
+
+    def settled(self, found: Divergence, kept: Divergence | None) -> None:
+        """The trace is that of the kept divergence, if it is new; one that is known or was met before has none."""
+        before, path = self._path(found), None
+        if kept is None or kept.known is not None:
+            self._say(f"that was {'met before' if kept is None else f'the known divergence {kept.known}'}")
+        else:
+            path = self._path(kept)
+            self._write(path, kept)
+            self._say(f"{kept.finding.requirement} at {kept.finding.operation}: {len(kept.steps)} steps, in {path}")
+        if path != before:
+            self._remove(before)
+
+    def leave_only(self, paths: Collection[Path]) -> None:
+        """Of the traces that were written at once these remain, in the folder for good."""
+        for path in self.written.difference(paths):
+            self._remove(path)
+
+    def _path(self, divergence: Divergence) -> Path:
+        return self._folder / f"{stem(divergence.finding, divergence.profile, divergence.steps)}.jsonl"
+
+    def _write(self, path: Path, divergence: Divergence) -> None:
+        steps = (TraceStep(i=i, op=step.op, choices=step.choices) for i, step in enumerate(divergence.steps))
+        write_trace(path, Trace(self._header(divergence.profile), tuple(steps)))
+        self.written.add(path)
+
+    def _remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        self.written.discard(path)
 
 
 @dataclass(frozen=True)
@@ -39,17 +87,19 @@ class Run:
     walks: int | None = None
     blind: bool = False
     remarks: list[str] = field(default_factory=list)
+    at_once: AtOnce | None = None
 
     def report(self, folder: Path, *, strict: bool) -> tuple[CheckReport, list[str]]:
         """The verdict, and the text of the report of each new finding; both are in `folder` too.
 
         Raises TraceError where the folder cannot be written to.
         """
-        lines, texts = [], []
+        lines, texts, paths = [], [], set()
         for divergence in self.outlook.divergences:
             path = None
             if divergence.known is None:
                 path, text = self._filed(divergence, folder)
+                paths.add(path)
                 texts.append(text)
             lines.append(
                 DivergenceLine(
@@ -62,7 +112,11 @@ class Run:
                 )
             )
         if self.outlook.oracle_fault is not None:
-            texts.append(self._filed(self.outlook.oracle_fault, folder)[1])
+            path, text = self._filed(self.outlook.oracle_fault, folder)
+            paths.add(path)
+            texts.append(text)
+        if self.at_once is not None:
+            self.at_once.leave_only(paths)
         verdict = check_report(
             self.description, self.outlook, lines, profile=self.profile, level=self.level, seed=self.seed,
             wanted=self.wanted, strict=strict,

@@ -138,6 +138,12 @@ class Campaign:
 
         self.write_ahead = write_ahead
         self.progress = progress
+        self.found: Callable[[Divergence], None] = lambda found: None
+        """Is told of a finding at once, with the whole walk, before that is made small."""
+
+        self.settled: Callable[[Divergence, Divergence | None], None] = lambda found, kept: None
+        """Is told what a finding has become: the divergence that is kept, or None for one that was met before."""
+
         self.outlook = Outlook(barred={BARS[name]: name for name in self.left_out if name in BARS})
         self.stop = False
         self.ends_at = float("inf")
@@ -331,17 +337,23 @@ class Campaign:
                 return
         # What is known by its place or its words needs no small trace to be recognised.
         at_once = any(each.is_told_by_itself and each.covers(finding, (), lockstep.met) for each in self.heeded)
-        small = Replay(tuple(lockstep.steps), finding) if at_once else self._minimised(lockstep, finding)
+        steps = tuple(lockstep.steps)
+        as_found = Divergence(finding, lockstep.profile, steps, len(steps))
+        if not at_once:
+            self.found(as_found)
+        small = Replay(steps, finding) if at_once else self._minimised(lockstep, finding)
         final = small.finding or finding
         known = self._known_as(final, small.steps, lockstep)
-        divergence = Divergence(final, lockstep.profile, small.steps, len(lockstep.steps), known)
+        divergence = Divergence(final, lockstep.profile, small.steps, len(steps), known)
+        is_new = all(
+            (other.known, other.finding.identity) != (known, final.identity) for other in self.outlook.divergences
+        )
         if final.source == "oracle":
             self.outlook.oracle_fault = divergence
-            return
-        for other in self.outlook.divergences:
-            if (other.known, other.finding.identity) == (known, final.identity):
-                return
-        self.outlook.divergences.append(divergence)
+        elif is_new:
+            self.outlook.divergences.append(divergence)
+        if not at_once:
+            self.settled(as_found, divergence if is_new or final.source == "oracle" else None)
 
     def _may_be_another(self, finding: Finding) -> bool:
         """Whether, blind, what is told alike may be another known divergence; a few times, for to see takes long."""

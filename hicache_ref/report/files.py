@@ -1,6 +1,8 @@
 """Where reports lie: beside each other `REQUIREMENT-HASH.txt` for people and `REQUIREMENT-HASH.jsonl` to replay."""
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -22,8 +24,12 @@ def stem(finding: Finding, profile: Profile, steps: Sequence[Recorded]) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """The file holds `text`. Raises TraceError where it cannot be written."""
+    """The file holds `text`, or is as before. Raises TraceError where it cannot be written."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.write_text(text, encoding="utf-8")
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
     except OSError as problem:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
         raise TraceError(path, None, f"cannot be written ({problem.strerror}), expected room in the folder") from None

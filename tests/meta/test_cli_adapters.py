@@ -14,7 +14,7 @@ import pytest
 
 from hicache_ref.cli import common
 from hicache_ref.requirements import REQUIREMENTS
-from hicache_ref.trace import read_trace
+from hicache_ref.trace import Trace, TraceError, read_trace
 from tests.meta.shell import Shell
 
 ROOT = Path(__file__).parents[2]
@@ -150,6 +150,46 @@ def process(*words: str, folder: Path, stderr: int = subprocess.PIPE) -> "subpro
         [sys.executable, "-m", "hicache_ref", *words], cwd=folder, text=True, stdout=subprocess.PIPE,
         stderr=stderr, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
+
+
+def test_a_finding_outlives_a_killed_process(misbehaving: Shell) -> None:
+    """Goal: what was found is on screen and on disk at once. Method: SIGKILL at the first line about a crash."""
+    running = process("check", "--adapter", "engine:make", "--option", "how=raise", "--time-budget", "600",
+                      "--report", "out", folder=Path.cwd())  # fmt: skip
+    assert running.stderr is not None
+    line = running.stderr.readline()
+    said = re.fullmatch(r"hicache-ref: HC-CONF-01 at insert: .*page 7 is lost.*; (\d+) steps, .* in (\S+)\n", line)
+    assert said is not None, line
+    until = time.monotonic() + 60
+    while not list(Path("out").glob("HC-*.jsonl")) and time.monotonic() < until:
+        time.sleep(0.001)
+    running.kill()
+    running.wait()
+    running.stdout.close() if running.stdout else None
+    running.stderr.close()
+    path = min(Path("out").glob("HC-CONF-01-*.jsonl"))  # for a moment the long trace is beside the small one
+    steps = read_trace(path).steps
+
+    assert "insert" == steps[-1].op.op
+    assert int(said[1]) >= len(steps)
+    assert 1 == misbehaving("replay", str(path), "--adapter", "engine:make", "--option", "how=raise").code
+
+
+def test_a_full_disk_loses_nothing_that_was_shown(misbehaving: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the finding is told before its file is tried. Method: no trace can be written; two lines, no traceback."""
+
+    def full(path: Path, trace: Trace) -> None:
+        raise TraceError(path, None, "cannot be written (No space left on device), expected room in it")
+
+    monkeypatch.setattr("hicache_ref.cli.reports.write_trace", full)
+    ran = misbehaving(
+        "check", "--adapter", "engine:make", "--option", "how=raise", "--steps", "500", "--format", "json"
+    )
+
+    assert (2, "", 2) == (ran.code, ran.out, len(ran.err))
+    assert "HC-CONF-01 at insert: the implementation raised RuntimeError in apply: page 7 is lost" in ran.err[0]
+    assert ran.err[1].startswith("hicache-ref: divergences/HC-CONF-01-")
+    assert "cannot be written (No space left on device)" in ran.err[1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
