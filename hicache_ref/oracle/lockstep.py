@@ -325,4 +325,4 @@ def _answers(ours: Outcome, theirs: Outcome) -> str:
 def _say(outcome: Outcome) -> str:
     """The outcome in a few words."""
     values = outcome.model_dump(exclude_none=True).values()
-    return " ".join(str(value) for value in values if value != ())
+    return " ".join(str(value) for value in values if value not in ((), None))

@@ -1,8 +1,8 @@
 """Outcomes: what the caller is told. A no is typed: `Refused` is lawful, `Invalid` blames the caller."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer
 
 from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.ids import Pages, ReceiptId, TicketId
@@ -57,7 +57,16 @@ class Inserted(Frozen):
     """The node had a state on device already, and the request's was given back (upstream: mamba_exist)."""
 
 
-class Evicted(Frozen):
+class _Waiting(Frozen):
+    """What may have to wait. `wait_for` that is not told is written as null: where it is absent, nothing is named."""
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
+        return written | ({"wait_for": None} if getattr(self, "wait_for", ()) is None else {})
+
+
+class Evicted(_Waiting):
     """`freed` pages are free, `staged` more were given up but are still touched by `wait_for`; None: not told."""
 
     kind: Literal["evicted"] = "evicted"
@@ -117,7 +126,7 @@ class Audited(Frozen):
     pending: tuple[str, ...] = ()
 
 
-class Refused(Frozen):
+class Refused(_Waiting):
     """A lawful no. Nothing changed, except staging if `wait_for` names what has to end first; None: not told."""
 
     kind: Literal["refused"] = "refused"
