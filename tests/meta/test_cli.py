@@ -204,7 +204,7 @@ def test_replay_heeds_what_is_known(shell: Shell) -> None:
     found = read_trace(line["trace"])
     entry = {
         "id": "K-1", "requirement": line["requirement"], "operation": line["operation"], "reason": "we know",
-        "profile": found.header.profile.model_dump(mode="json"), "trace": [],
+        "profile": found.header.profile.model_dump(mode="json"), "trace": [], "differs": [line["differs"]],
     }  # fmt: skip
     Path("known.jsonl").write_text(json.dumps(entry | {"says": "."}) + "\n")
     Path("other.jsonl").write_text(json.dumps(entry | {"says": "no such text"}) + "\n")
