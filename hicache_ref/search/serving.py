@@ -8,7 +8,7 @@ from hicache_ref.vocabulary.ids import KV_DEVICE
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.outcomes import Matched, Refused, Submitted, Took
 
-Place = Literal["device", "host", "storage", "miss"]
+Place = Literal["device", "host", "miss"]
 
 RID, RECEIPT = "r", "a"
 
@@ -36,7 +36,7 @@ class Server:
         matched = self.stepper.step(ops.MatchPrefix(key=key))
         assert isinstance(matched, Matched)
         device, host = len(matched.device), matched.host_hit
-        for place, count in zip(get_args(Place), (device, host, 0, len(key.tokens) - device - host), strict=True):
+        for place, count in zip(get_args(Place), (device, host, len(key.tokens) - device - host), strict=True):
             self.hits[place] += count
         # A load pins what it needs until it is applied; only then is there something on device for a lock to pin.
         loaded = host and self._ask_twice(ops.LoadBack(key=matched.best))

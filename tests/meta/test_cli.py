@@ -380,7 +380,7 @@ def test_workload(shell: Shell) -> None:
     assert 0 == ran.code
     assert keys == list(ran.json)
     assert (2, 6) == (ran.json["requests"], ran.json["pages"])
-    assert {"device": 3, "host": 0, "storage": 0, "miss": 3} == ran.json["hits"]
+    assert {"device": 3, "host": 0, "miss": 3} == ran.json["hits"]
     assert "violations  none" == shell(*words).out.splitlines()[-1]
 
 
