@@ -36,7 +36,7 @@ from hicache_ref.cli.reports import AtOnce, Run
 from hicache_ref.model import fresh
 from hicache_ref.oracle.campaign import Budget, Campaign, Divergence, Outlook
 from hicache_ref.oracle.explain import Story, retell
-from hicache_ref.oracle.judge import RecordedAdapter, expect_judgeable, judge
+from hicache_ref.oracle.judge import RecordedAdapter, breaks_off, expect_judgeable, judge
 from hicache_ref.oracle.known import read_known
 from hicache_ref.oracle.lockstep import Lockstep
 from hicache_ref.oracle.verdict import EXIT_CODES
@@ -215,7 +215,7 @@ def _judged(path: Path, wanted: frozenset[str], known: Path | None, report: Path
         for each in outlook.divergences
         if each.known is not None
     ]
-    if outlook.cut_off:
+    if breaks_off(trace.steps[-1]):
         remarks.append(f"the recording breaks off in step {trace.steps[-1].i}, which was not judged")
     if trace.ended is not None:
         remarks.append(f"the recording ends after {len(trace.steps)} steps: {trace.ended}")

@@ -71,7 +71,7 @@ class Outlook:
     """By the user, before the budget was spent."""
 
     cut_off: bool = False
-    """The recording that was judged ends within a step."""
+    """The recording that was judged ends within a step, or says why it went no further."""
 
     unfinished: int = 0
     """Steps of the walk in which the user stopped it."""

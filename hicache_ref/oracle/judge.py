@@ -82,7 +82,9 @@ def judge(
     lockstep = Lockstep(adapter, adapter.describe(), trace.header.profile, adapter.describe().level, checker)
     lockstep.watched = watched(known)
     lockstep.forgives = lambda finding: any(each.goes_on for each in covering(known, finding, lockstep))
-    outlook = Outlook(walks=1, reaches={reach_of(trace.header.profile, adapter.describe())})
+    outlook = Outlook(
+        walks=1, cut_off=trace.ended is not None, reaches={reach_of(trace.header.profile, adapter.describe())}
+    )
     try:
         for step in trace.steps:
             if pause():

@@ -19,7 +19,7 @@ WIDTH = 80
 _LABEL = 13
 """Width of the labels on the left of the page map."""
 
-_TOGETHER = re.compile(r"\[[^]]*\]|\{[^}]*\}|from \d+|\d+ pages?")
+_TOGETHER = re.compile(r"\[[^]]*\]|\{[^}]*\}|(?:from|freed) \d+|\d+ pages?")
 _GLUE = "\N{NO-BREAK SPACE}"
 _OPERATION = 30
 """Width that operations get in the step table where answers are long; the answers share what is left."""

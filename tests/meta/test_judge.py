@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -133,6 +134,8 @@ def test_a_recording_that_breaks_off_blames_nobody() -> None:
 
     assert [] == found(cut)
     assert judge(cut, Checker(QUIET)).cut_off
+    assert judge(replace(whole, ended="the disk was full"), Checker(QUIET)).cut_off
+    assert not judge(whole, Checker(QUIET)).cut_off
     assert [("HC-CONF-01", 4)] == found(raised)
 
 
