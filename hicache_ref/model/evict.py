@@ -93,6 +93,8 @@ class EvictRules(CopyRules):
         It is pinned while room is made, or a cascade from below could take it (HC-STATE-10).
         """
         missing = self.lacking(node)
+        if missing and KV not in missing:
+            self.facts.append("state_follows_its_kv")
         pins = self.pin(node.id, evicted_too=True)
         fits = self.host_room(len(node.key) if KV in missing else 0, int(STATE in missing))
         self.unpin(pins)

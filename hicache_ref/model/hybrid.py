@@ -230,6 +230,8 @@ class HybridRules(InsertRules):
         else:
             if node.host is not None and HOST[STATE] not in node.at:
                 self.facts.append("state_attached_to_backed_up")
+            if node.children:
+                self.facts.append("state_attached_above")
             self.place(node, STATE_DEVICE, request.state)
         node.last[STATE] = self.tick()
         return existed
