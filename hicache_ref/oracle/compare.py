@@ -91,7 +91,7 @@ class Comparison:
                 unlike[pool_name] = (set(expected), set(theirs))
         if unlike:
             if ours.victims or isinstance(ours.outcome, Evicted):
-                self._judge_inner_nodes(state, unlike)
+                self._judge_inner_nodes(state, unlike, ours)
             self._explain(unlike, self.names(state) | view.names, ours)
         if not self.tree:
             return
@@ -150,7 +150,7 @@ class Comparison:
                 texts[each.id] = text
         return names
 
-    def _judge_inner_nodes(self, state: State, unlike: Unlike) -> None:
+    def _judge_inner_nodes(self, state: State, unlike: Unlike, ours: Step) -> None:
         """No node is gone that is no leaf of its tier, while what hung below it stays, there or moved up (HC-EVICT-01).
 
         Where all below it is gone too, it may have been a leaf when it went: too much was evicted, from the leaves up.
@@ -162,7 +162,9 @@ class Comparison:
                 if above is None or above.id == ROOT or pool_name not in node.at:
                     continue
                 is_gone = expected.issuperset(above.hashes) and theirs.isdisjoint(above.hashes)
-                if is_gone and not theirs.isdisjoint((node.hashes[0], self._moved_up(state, node, above))):
+                # What should have gone itself is where it was, and nothing that moved up.
+                below = {node.hashes[0], self._moved_up(state, node, above)} - {digest for _, digest in ours.victims}
+                if is_gone and not theirs.isdisjoint(below):
                     names = self.names(state)
                     text = f"{_where(pool_name)} inner node {names[above.hashes[-1]]} is gone"
                     differs = Differs(kind="residency", pool=pool_name, direction="missing", what="inner node")
