@@ -142,15 +142,18 @@ def canonical(steps: Sequence[Operation]) -> tuple[str, ...]:
 
 def read_known(path: Path) -> tuple[Known, ...]:
     """The entries of a file, one a line. Raises KnownError naming file and line."""
-    found = []
+    found: list[Known] = []
     with opened(path, KnownError) as stream:
         for number, line in lines(path, stream, KnownError):
             if not line.strip():
                 continue
             try:
-                found.append(Known.model_validate_json(line))
+                entry = Known.model_validate_json(line)
             except ValidationError as problem:
                 first = problem.errors()[0]
                 place = ".".join(map(str, first["loc"])) or "line"
                 raise KnownError(path, number, f"{place}: {first['msg']}, expected a known divergence") from None
+            if entry.id in {each.id for each in found}:
+                raise KnownError(path, number, f"id is {entry.id} a second time, expected one of its own")
+            found.append(entry)
     return tuple(found)

@@ -93,6 +93,13 @@ def test_an_entry_that_cannot_be_used_is_refused(tmp_path: Path, given: dict[str
         read_known(tmp_path / "known.jsonl")
 
 
+def test_two_entries_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Goal: what is told of an entry is told of one. Method: the same line twice."""
+    (tmp_path / "known.jsonl").write_text((entry().model_dump_json() + "\n") * 2)
+    with pytest.raises(KnownError, match=r"known\.jsonl:2: id is K a second time"):
+        read_known(tmp_path / "known.jsonl")
+
+
 SETTINGS = StorageSettings(prefetch_threshold=1, prefetch_policy="wait_complete")
 ATTACHED = (ops.Attach(settings=SETTINGS),)
 READING = (
