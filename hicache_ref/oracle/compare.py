@@ -34,6 +34,8 @@ from hicache_ref.vocabulary.profile import Profile
 Pairs = dict[int, int]
 """Model page -> page of the implementation."""
 
+Residency = dict[PoolName, dict[PageHash, int]]
+
 
 SETS = frozenset({"lost", "pending", "wait_for"})
 """Fields of outcomes that name things in no order, each once."""
@@ -75,6 +77,8 @@ class Comparison:
 
         self.pools = tuple(profile.pool_sizes)
         self.pairs: dict[PoolName, Pairs] = {pool_name: {} for pool_name in self.pools}
+        self.residents: Residency = {pool_name: {} for pool_name in self.pools}
+        """What the last observation shows: page hash -> page, per pool."""
 
     def renamed(self, pool_name: PoolName, page: int) -> int:
         """The implementation's name of a model page; -1 if it never had one."""
@@ -82,6 +86,7 @@ class Comparison:
 
     def residency(self, state: State, view: Seen, ours: Step) -> None:
         """Each page is on the same tiers on both sides (HC-CONF-07), and nodes end at the same keys (HC-CONF-08)."""
+        before, self.residents = self.residents, view.pages
         self._dead_ends(state, view)
         unlike: Unlike = {}
         for pool_name in self.pools:
@@ -91,7 +96,7 @@ class Comparison:
                 unlike[pool_name] = (set(expected), set(theirs))
         if unlike:
             if ours.victims or isinstance(ours.outcome, Evicted):
-                self._judge_inner_nodes(state, unlike, ours)
+                self._judge_inner_nodes(state, unlike, before)
             self._explain(unlike, self.names(state) | view.names, ours)
         if not self.tree:
             return
@@ -150,7 +155,7 @@ class Comparison:
                 texts[each.id] = text
         return names
 
-    def _judge_inner_nodes(self, state: State, unlike: Unlike, ours: Step) -> None:
+    def _judge_inner_nodes(self, state: State, unlike: Unlike, before: Residency) -> None:
         """No node is gone that is no leaf of its tier, while what hung below it stays, there or moved up (HC-EVICT-01).
 
         Where all below it is gone too, it may have been a leaf when it went: too much was evicted, from the leaves up.
@@ -162,8 +167,8 @@ class Comparison:
                 if above is None or above.id == ROOT or pool_name not in node.at:
                     continue
                 is_gone = expected.issuperset(above.hashes) and theirs.isdisjoint(above.hashes)
-                # What should have gone itself is where it was, and nothing that moved up.
-                below = {node.hashes[0], self._moved_up(state, node, above)} - {digest for _, digest in ours.victims}
+                # What was there before the step has not moved up in it.
+                below = {node.hashes[0]} | ({self._moved_up(state, node, above)} - before[pool_name].keys())
                 if is_gone and not theirs.isdisjoint(below):
                     names = self.names(state)
                     text = f"{_where(pool_name)} inner node {names[above.hashes[-1]]} is gone"

@@ -37,30 +37,36 @@ FOREIGN: dict[str, tuple[str, Sequence[Operation], str]] = {
         "Cache.evict_mamba_host = lambda self, n: 0\n", (*EVICTED, EvictHostState(n=1)), "host-state-of-resident-stays",
     ),
     "nothing is evicted from device": (
-        "from sglang.srt.mem_cache.base_prefix_cache import EvictResult\n"
-        "Cache.evict = lambda self, params: EvictResult()\n",
+        """
+from sglang.srt.mem_cache.base_prefix_cache import EvictResult
+Cache.evict = lambda self, params: EvictResult()
+""",
         EVICTED, "cascade-ends-eviction",
     ),
     "an eviction from device takes a leaf from host": (
-        "made = Cache.evict\n"
-        "def evict(self, params):\n"
-        "    told = made(self, params)\n"
-        "    self.evict_host(1)\n"
-        "    return told\n"
-        "Cache.evict = evict\n",
+        """
+made = Cache.evict
+def evict(self, params):
+    told = made(self, params)
+    self.evict_host(1)
+    return told
+Cache.evict = evict
+""",
         EVICTED, "room-takes-too-much",
     ),
     "an insert takes a state from host": (
-        "made = Cache.insert\n"
-        "def insert(self, params):\n"
-        "    told = made(self, params)\n"
-        "    for node in list(self.root_node.children.values()):\n"
-        "        if node.mamba_host_value is not None and self.mamba_host_lru_list.in_list(node):\n"
-        "            self.mamba_host_lru_list.remove_node(node)\n"
-        "            self.mamba_pool_host.free(node.mamba_host_value)\n"
-        "            node.mamba_host_value = None\n"
-        "    return told\n"
-        "Cache.insert = insert\n",
+        """
+made = Cache.insert
+def insert(self, params):
+    told = made(self, params)
+    for node in list(self.root_node.children.values()):
+        if node.mamba_host_value is not None and self.mamba_host_lru_list.in_list(node):
+            self.mamba_host_lru_list.remove_node(node)
+            self.mamba_pool_host.free(node.mamba_host_value)
+            node.mamba_host_value = None
+    return told
+Cache.insert = insert
+""",
         (*EVICTED, *put("r", 4)), "late-state-not-backed-up",
     ),
 }  # fmt: skip
