@@ -81,7 +81,8 @@ class Sweep:
                 if at + 1 == len(row.hashes) and row.hashes[-1] == self.change.hashes[-1]:
                     self.state_locks[row.id] += 1
             above = [row for row, _ in path if row.device is not None]
-            if above and above[-1] is not path[-1][0] and rules.load_keeps_state_above:
+            hangs = bool(above) and above[-1] is not path[-1][0] and rules.load_keeps_state_above
+            if hangs and (above[-1].device_state is not None or rules.lock_state == "to_come"):
                 self.state_locks[above[-1].id] += 1
         elif isinstance(op, TakePages) and op.prefix is not None:
             prefix = self.before.hashes_of(op.prefix)
