@@ -72,6 +72,7 @@ class ReferenceAdapter:
             attach_policies=True,
             forces=True,
             disabled=True,
+            silent=True,
         )
 
     def reset(self, profile: Profile) -> None:

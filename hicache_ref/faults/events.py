@@ -1,12 +1,13 @@
 """Faults of events: whoever adds them up believes something else than what is cached."""
 
 from hicache_ref.faults.catalogue import OWN, plant
-from hicache_ref.model import Model
+from hicache_ref.model import Model, Step
+from hicache_ref.model.chooser import POLICY, Chooser
 from hicache_ref.model.state import Node, Part
 from hicache_ref.vocabulary.events import BlockStored
 from hicache_ref.vocabulary.hashing import chain
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, Medium, PageHash, Pages, PoolName
-from hicache_ref.vocabulary.operations import Reset
+from hicache_ref.vocabulary.operations import Operation, Reset
 from hicache_ref.vocabulary.outcomes import Done, Refused
 
 
@@ -135,3 +136,16 @@ class EventsIgnoreNamespace(Model):
         """As if there were none."""
         path = [self.state.nodes[number] for number in reversed(self.path(node.id))]
         return chain(tuple(page for each in path for page in each.key), None, self.profile.bigram)[-len(node.key) :]
+
+
+@plant("switched-off-still-publishes", "K13", OWN, expected="HC-EVENT-07")
+class SwitchedOffStillPublishes(Model):
+    """A cache whose events are off publishes all the same."""
+
+    def step(self, op: Operation, choose: Chooser = POLICY) -> Step:
+        """The switch is not asked."""
+        profile = self.profile
+        self.profile = profile.model_copy(update={"events": True})
+        told = super().step(op, choose)
+        self.profile = profile
+        return told

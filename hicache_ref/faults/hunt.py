@@ -89,7 +89,7 @@ def hunt(
             break
         rng = random.Random(f"{seed}/{index}")
         profile = _with_rules(
-            draw_profile(rng, base, hybrid="always" if state else "never", disabled=True), rules or {}
+            draw_profile(rng, base, hybrid="always" if state else "never", disabled=True, silent=True), rules or {}
         )
         stepper = opening(profile, DrawnChooser(random.Random(f"{seed}/{index}/choices")))
         plan = Plan(steps=min(WALK_STEPS, end - taken), without_storage=without_storage)

@@ -53,7 +53,8 @@ class Model(LifecycleRules):
         self.choose = choose
         self.effects, self.events, self.facts, self.victims, self.given_up = [], [], [], [], []
         outcome: Outcome = getattr(self, f"on_{op.op}")(op)
-        return Step(outcome, tuple(self.effects), tuple(self.events), tuple(self.facts), tuple(self.victims))
+        events = tuple(self.events) if self.profile.events else ()
+        return Step(outcome, tuple(self.effects), events, tuple(self.facts), tuple(self.victims))
 
     def requires(self, op: Operation) -> Invalid | None:
         """Why the operation may not happen now, or None. Changes nothing."""

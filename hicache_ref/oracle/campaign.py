@@ -234,6 +234,7 @@ class Campaign:
             draft=self.description.draft,
             hybrid=self.description.hybrid,
             disabled=self.description.disabled,
+            silent=self.description.silent,
         )
 
     def _walk(self, index: int, budget: Budget) -> None:

@@ -61,6 +61,8 @@ def _numbered(change: Published, digests: set[PageHash]) -> dict[int, set[PageHa
 def events_add_up(change: Published) -> int:
     """What was resident, with what was stored and without what was removed, is what is resident, on each medium."""
     events = change.what.events
+    if not change.before.profile.events:
+        return 0
     if not events and change.still and change.before.host.written == change.after.host.written:
         return 0
     before, after = change.before.residency, change.after.residency
@@ -189,3 +191,14 @@ def events_alternate(change: Published) -> int:
             raise Broken.because(f"block {event.block_hash} is {event.kind[6:]} twice on {event.medium}")
         present[where] += 1 if storing else -1
     return len(events)
+
+
+@step("HC-EVENT-07")
+def events_are_off(change: Published) -> int:
+    """Where events are off nothing is published, at a reset neither."""
+    if change.before.profile.events:
+        return 0
+    if change.what.events:
+        kinds = sorted({event.kind for event in change.what.events})
+        raise Broken.because(f"events are off, and {change.op.op} publishes {', '.join(kinds)}")
+    return 1

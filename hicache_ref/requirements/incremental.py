@@ -45,11 +45,7 @@ class IncrementalChecker:
         """History is forgotten; `state` is judged as a whole and is where the next step begins. Raises `Broken`."""
         self.full.check_state(state)
         self._steps = 0
-        self._published = dict.fromkeys(KV_POOLS, 0)
-        written = {page for ticket in state.tickets.values() if ticket.to == "host" for page in _host_pages(ticket)}
-        for node in state.nodes.values():
-            self._published[KV_DEVICE] += len(node.at.get(KV_DEVICE, ()))
-            self._published[KV_HOST] += len([page for page in node.at.get(KV_HOST, ()) if page not in written])
+        self._count_published(state)
         self._ledger, self._pins = {}, {}
         self._follow_ledger(state)
 
@@ -59,7 +55,7 @@ class IncrementalChecker:
         for fact in step.facts:
             if fact in FACT:
                 self.reached[FACT[fact]] += 1
-        self._follow_events(step)
+        self._follow_events(step, state)
         moved = self._follow_ledger(state)
         self._sums(state)
         key = getattr(op, "key", None)
@@ -78,7 +74,18 @@ class IncrementalChecker:
 
     # -- sums that run along ----------------------------------------------------------------------------------------
 
-    def _follow_events(self, step: StepLike) -> None:
+    def _count_published(self, state: State) -> None:
+        """The sums are those of all nodes, looked at one by one."""
+        self._published = dict.fromkeys(KV_POOLS, 0)
+        written = {page for ticket in state.tickets.values() if ticket.to == "host" for page in _host_pages(ticket)}
+        for node in state.nodes.values():
+            self._published[KV_DEVICE] += len(node.at.get(KV_DEVICE, ()))
+            self._published[KV_HOST] += len([page for page in node.at.get(KV_HOST, ()) if page not in written])
+
+    def _follow_events(self, step: StepLike, state: State) -> None:
+        """The sums follow what is published; where events are off they are counted anew in every step."""
+        if not self.profile.events:
+            self._count_published(state)
         for event in step.events:
             if event.kind == "all_blocks_cleared":
                 self._published = dict.fromkeys(KV_POOLS, 0)

@@ -27,9 +27,11 @@ TRAITS: dict[str, Callable[[Profile, Description], bool]] = {
     "crowded": lambda profile, described: profile.sizes.device_pages <= CROWDED,
     "disabled": lambda profile, described: not profile.enabled,
     "draft": lambda profile, described: profile.draft,
+    "events": lambda profile, described: profile.events,
     "forces": lambda profile, described: described.forces,
     "namespaces": lambda profile, described: described.namespaces,
     "peers": lambda profile, described: described.peers,
+    "silent": lambda profile, described: not profile.events,
 }
 """What a requirement can ask for beside rules and operations, of the profile or the adapter."""
 

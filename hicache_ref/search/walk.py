@@ -41,6 +41,8 @@ SWARM_WEIGHTS = (0.1, 0.5, 1.0, 3.0)
 DISABLED_SHARE = 0.03
 """Share of the profiles that switch the cache off, where an implementation can be switched off."""
 
+SILENT_SHARE = 0.03
+"""Likewise of those that switch events off."""
 
 LEFT_OUT_MAX = 100
 """Steps that a walk may draw in vain while it settles."""
@@ -188,13 +190,17 @@ def draw_profile(
     draft: bool = True,
     hybrid: Hybrid = "never",
     disabled: bool = False,
+    silent: bool = False,
 ) -> Profile:
     """`base` with what its users configure drawn anew: write policy, threshold, eviction policy, sizes, key mode.
 
-    Thresholds in tokens need not be whole pages. Only with `disabled` may the profile switch the cache off.
+    Thresholds in tokens need not be whole pages. Only with `disabled` may the profile switch the cache off,
+    with `silent` its events.
     """
     if disabled and rng.random() < DISABLED_SHARE:
         base = base.model_copy(update={"enabled": False})
+    if silent and rng.random() < SILENT_SHARE:
+        base = base.model_copy(update={"events": False})
     rules = base.rules.model_copy(
         update={
             "write_policy": rng.choice((*WRITE_POLICIES, "write_through", "write_back")),

@@ -82,6 +82,8 @@ class Description(Frozen):
     """Whether it can be made as a cache that is switched off."""
 
     events: bool = False
+    silent: bool = False
+    """Whether it can be made to publish nothing."""
 
     pinned: bool = False
     """Whether it runs a release that is pinned by hash, changed in nothing: what was wrong in it cannot be repaired."""

@@ -247,6 +247,9 @@ class Profile(Frozen):
     enabled: bool = True
     """A disabled cache answers every look-up empty and keeps nothing (upstream: disable_radix_cache)."""
 
+    events: bool = True
+    """Whether anything is published (upstream: enable_kv_cache_events)."""
+
     name: str = "reference/tiny"
 
     @property

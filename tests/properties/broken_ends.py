@@ -182,6 +182,16 @@ def a_block_is_stored_twice() -> Told:
     return world, op, step._replace(events=(*step.events, *step.events, removed))
 
 
+@broken("HC-EVENT-07")
+def a_silent_cache_publishes() -> Told:
+    world, op, step = inserting()
+    world.checker = Checker(world.profile.model_copy(update={"events": False}))
+    before = World()
+    before.write("1")
+    world.checker.start(before.state)
+    return world, op, step
+
+
 @broken("HC-CONF-03")
 def the_policy_stays() -> Told:
     world = World()

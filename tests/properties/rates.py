@@ -50,7 +50,7 @@ def rates(preset: str, sizes: str, hybrid: Hybrid, steps: int, seed: int = 0) ->
         rng = random.Random(f"{seed}/{index}")
         profile = draw_profile(
             rng, base, fixed_sizes=bool(sizes), page_sizes=described.page_sizes, hybrid=hybrid,
-            disabled=described.disabled,
+            disabled=described.disabled, silent=described.silent,
         )  # fmt: skip
         stepper = ModelStepper(profile)
         Walk(stepper, rng, Plan(), swarm=index % 2 == 1).run()

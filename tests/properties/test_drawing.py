@@ -44,6 +44,16 @@ def test_only_who_can_be_switched_off_is() -> None:
     assert {True} == set(other)
 
 
+def test_only_who_can_be_silent_is() -> None:
+    """Goal: walks of caches whose events are off. Method: profiles drawn with and without that ability."""
+    able = [draw_profile(random.Random(seed), Profile(), silent=True).events for seed in range(DRAWS)]
+    other = [draw_profile(random.Random(seed), Profile()).events for seed in range(DRAWS)]
+
+    assert {True, False} == set(able)
+    assert able.count(False) < DRAWS // 10
+    assert {True} == set(other)
+
+
 def test_a_disabled_cache_is_walked_to_its_end() -> None:
     """Goal: no false alarm there. Method: walks of every kind in caches that are switched off, states among them."""
     judged = 0

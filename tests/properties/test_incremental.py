@@ -75,6 +75,11 @@ def test_no_false_alarm(preset: str) -> None:
     assert [] == walks(Model, 30, every=50, base=profile_named(preset))
 
 
+def test_no_false_alarm_where_events_are_off() -> None:
+    """Goal: sums that follow events do without. Method: walks of the healthy model that publishes nothing."""
+    assert [] == walks(Model, 10, every=50, base=Profile(events=False))
+
+
 @pytest.mark.parametrize("fault", sorted(name for name, fault in FAULTS.items() if not fault.state))
 def test_it_sees_no_more_than_there_is(fault: str) -> None:
     """Goal: no complaint without a broken rule, and sums seen at once. Method: walks of each faulty model."""
