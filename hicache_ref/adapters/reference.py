@@ -69,7 +69,7 @@ class ReferenceAdapter:
             hybrid="drawn",
             peers=True,
             attach_failures=ATTACH_FAILURES,
-            attach_policies=True,
+            attach_policies="any",
             forces=True,
             disabled=True,
             silent=True,
@@ -132,7 +132,7 @@ class ReferenceAdapter:
             requests={request.id: request.pages for request in state.requests.values()},
             held_device=_held(state, KV_DEVICE), held_host=_held(state, KV_HOST),
             queued_host=tuple(state.storage.release),
-            told_to_stop=tuple(sorted(self.told_to_stop)),
+            told_to_stop=tuple(sorted(self.told_to_stop)), write_policy=state.policy,
             prefetch_host={name: state.storage.records[name].pages for name in state.storage.open.values()},
             **_states(state),
         )  # fmt: skip

@@ -171,7 +171,7 @@ class Lockstep:
 
     def _is_out_of_turn(self, op: Operation) -> bool:
         """Whether the implementation cannot come to this step now, though the model can."""
-        return self._is_out_of_order(op) or self._needs_match_first(op)
+        return self._is_out_of_order(op) or self._needs_match_first(op) or self._needs_rest_first(op)
 
     def _is_out_of_order(self, op: Operation) -> bool:
         """Whether storage work that was submitted earlier has to end before what this step reports."""
@@ -188,6 +188,13 @@ class Lockstep:
         model = self.model
         found = model.look(model.pages(op.key), op.key.extra)
         return found.length < model.depth(found.node)
+
+    def _needs_rest_first(self, op: Operation) -> bool:
+        """Whether an attach brings a write policy while something runs, which the implementation's caller waits for."""
+        if not isinstance(op, ops.Attach) or op.write_policy is None:
+            return False
+        when = self.description.attach_policies
+        return when == "never" or (when == "idle" and bool(self.model.pending()))
 
     def _apply(self, op: Operation) -> tuple[Outcome, Observation]:
         """The implementation's answer and what is seen of it then. Raises Found for a crash."""
@@ -249,12 +256,21 @@ class Lockstep:
             self.comparison.learn(self.model.state, ours.outcome, theirs, self.chooser.taken)
         self.comparison.outcome(ours.outcome, theirs)
         self.comparison.told_to_stop(self.model.state, observation.told_to_stop)
+        self._compare_policy(op, observation)
         self._compare_events(op, ours, theirs, observation)
         emptied = isinstance(op, ops.Reset) and ours.outcome.kind == "done"
         self.saw_every_step = view is not None and (self.saw_every_step or emptied)
         if view is not None and self.saw_every_step:
             self._follow_content(op, ours, observation)
             self.comparison.content(self.model.state, self.content, view)
+
+    def _compare_policy(self, op: Operation, observation: Observation) -> None:
+        """The write policy in force is as an attach has left it (HC-LIFE-07), or else as it was set (HC-CONF-03)."""
+        ours, theirs = self.model.state.policy, observation.write_policy
+        if theirs is not None and theirs != ours:
+            requirement = "HC-LIFE-07" if isinstance(op, ops.Attach) else "HC-CONF-03"
+            differs = Differs(kind="field", what="write_policy", direction="instead")
+            raise Difference(requirement, f"the write policy in force is {theirs}, expected {ours}", differs)
 
     def _compare_events(self, op: Operation, ours: Step, theirs: Outcome, observation: Observation) -> None:
         """What was published since the last look is what the model published. Raises Difference."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hicache_ref.model import Model
 from hicache_ref.model.state import Node, Ticket
 from hicache_ref.search.keys import draw_key
+from hicache_ref.vocabulary.adapter import AttachPolicies
 from hicache_ref.vocabulary.ids import KV_DEVICE, ROOT, STATE_DEVICE
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.operations import Operation
@@ -36,8 +37,8 @@ class Drawing:
     attach_failures: tuple[AttachFailure, ...] = ()
     """In which ways an attach may fail."""
 
-    attach_policies: bool = False
-    """An attach may bring a write policy."""
+    attach_policies: AttachPolicies = "never"
+    """When an attach may bring a write policy."""
 
     forces: bool = False
     """A detach or a reset may end storage work that runs."""
@@ -47,6 +48,11 @@ class Drawing:
 
     clock: int = 0
     """The time of the outside world, in milliseconds."""
+
+    @property
+    def may_bring_policy(self) -> bool:
+        """Whether an attach may bring a write policy now."""
+        return self.attach_policies == "any" or (self.attach_policies == "idle" and not self.model.pending())
 
     @property
     def now(self) -> int:

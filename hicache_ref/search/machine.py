@@ -121,7 +121,7 @@ class CacheMachine(RuleBasedStateMachine):
             self.subject.operations - left_out,
             peers=True,
             attach_failures=ATTACH_FAILURES,
-            attach_policies=True,
+            attach_policies="any",
             forces=True,
         )
 

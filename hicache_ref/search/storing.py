@@ -130,7 +130,7 @@ def attach(d: Drawing) -> Operation:
         backend = "files"
     may_fail = d.attach_failures and not d.model.state.storage.attached and d.rng.random() < FAILING_SHARE
     fails = d.rng.choice(d.attach_failures) if may_fail else None
-    with_policy = d.attach_policies and d.rng.random() < POLICY_SHARE
+    with_policy = d.may_bring_policy and d.rng.random() < POLICY_SHARE
     policy = d.rng.choice(WRITE_POLICIES) if with_policy else None
     return ops.Attach(settings=settings, backend=backend, fails=fails, write_policy=policy)
 

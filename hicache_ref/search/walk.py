@@ -13,7 +13,7 @@ from hicache_ref.search.drawing import Drawing
 from hicache_ref.search.kinds import COMPOSITE, NEEDED
 from hicache_ref.search.storing import attach
 from hicache_ref.vocabulary import operations as ops
-from hicache_ref.vocabulary.adapter import Hybrid
+from hicache_ref.vocabulary.adapter import AttachPolicies, Hybrid
 from hicache_ref.vocabulary.operations import OPERATION_TYPES, STATE_OPERATIONS, STORAGE_OPERATIONS, Operation
 from hicache_ref.vocabulary.outcomes import Outcome
 from hicache_ref.vocabulary.profile import EVICTION_POLICIES, WRITE_POLICIES, EvictionPolicy, Profile
@@ -85,8 +85,8 @@ class Plan:
     attach_failures: tuple[AttachFailure, ...] = ATTACH_FAILURES
     """In which ways an attach may fail."""
 
-    attach_policies: bool = True
-    """An attach may bring a write policy."""
+    attach_policies: AttachPolicies = "any"
+    """When an attach may bring a write policy."""
 
     forces: bool = True
     """A detach or a reset may end storage work that runs."""

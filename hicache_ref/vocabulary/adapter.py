@@ -15,6 +15,9 @@ from hicache_ref.vocabulary.storage import AttachFailure
 
 Hybrid = Literal["never", "drawn", "always"]
 
+AttachPolicies = Literal["never", "idle", "any"]
+"""When an attach may bring a write policy: while nothing is on the books, or at any time."""
+
 
 class Description(Frozen):
     """What an adapter is and what may be expected of it."""
@@ -72,8 +75,8 @@ class Description(Frozen):
     attach_failures: tuple[AttachFailure, ...] = ()
     """In which ways an attach can be made to fail."""
 
-    attach_policies: bool = False
-    """Whether an attach can bring a write policy."""
+    attach_policies: AttachPolicies = "never"
+    """When an attach can bring a write policy."""
 
     forces: bool = False
     """Whether a detach or a reset can end storage work that runs."""

@@ -12,6 +12,7 @@ from hicache_ref.vocabulary.base import Frozen
 from hicache_ref.vocabulary.events import Event
 from hicache_ref.vocabulary.ids import Pages, RequestId
 from hicache_ref.vocabulary.keys import Token
+from hicache_ref.vocabulary.profile import WritePolicy
 
 Level = Literal["counts", "pages", "tree", "bytes"]
 LEVELS: tuple[Level, ...] = ("counts", "pages", "tree", "bytes")
@@ -96,6 +97,9 @@ class Observation(Frozen):
 
     told_to_stop: tuple[str, ...] | None = None
     """Prefetches whose query or read still runs and was told to stop; None where this does not show."""
+
+    write_policy: WritePolicy | None = None
+    """The write policy in force; None where this does not show."""
 
     events: tuple[Event, ...] | None = None
     """Events since the last observation; None where the implementation publishes none."""
