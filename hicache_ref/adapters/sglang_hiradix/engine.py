@@ -18,7 +18,7 @@ from hicache_ref.adapters.sglang_hiradix.substitutes import PEER, SERVER_ARGS
 from hicache_ref.adapters.sglang_hiradix.traits import Traits, found
 from hicache_ref.vocabulary.ids import Pages
 from hicache_ref.vocabulary.keys import Key, pages_of, tokens_of
-from hicache_ref.vocabulary.profile import Profile
+from hicache_ref.vocabulary.profile import Profile, WritePolicy
 from hicache_ref.vocabulary.storage import AttachFailure, StorageSettings
 
 _CACHE = f"{PACKAGE}.srt.mem_cache"
@@ -156,14 +156,19 @@ class Engine:
         strategy: Any = getattr(cache, "eviction_strategy", None)
         if hasattr(strategy, "protected_threshold"):
             strategy.protected_threshold = rules.slru_protected_threshold
-        if rules.write_through_threshold is not None:
-            cache.write_through_threshold = rules.write_through_threshold
+        self._set_threshold()
         self._set_batch()
         if settings is not None and not hasattr(cache, "_parse_storage_backend_extra_config"):
             # Up to 0.5.5 a constant of 256 tokens, which no small cache ever reaches.
             cache.prefetch_threshold = settings.prefetch_threshold
             self.controller.prefetch_threshold = max(settings.prefetch_threshold, self.page_size)
             cache.prefetch_timeout = settings.prefetch_timeout_base
+
+    def _set_threshold(self) -> None:
+        """Where the profile names a number of hits, it rules; upstream sets its own with each policy."""
+        threshold = self.profile.rules.write_through_threshold
+        if threshold is not None:
+            self.cache.write_through_threshold = threshold
 
     def _set_batch(self) -> None:
         if hasattr(self.controller, "storage_batch_size"):
@@ -305,17 +310,24 @@ class Engine:
             PEER.tokens = None
             del self.cache.can_terminate_prefetch
 
-    def attach(self, backend: str, settings: StorageSettings, fails: AttachFailure | None) -> str | None:
-        """Storage is attached at run time; or what upstream says against it. What `fails` does so in this call only."""
+    def attach(self, backend: str, settings: StorageSettings, policy: WritePolicy | None,
+               fails: AttachFailure | None) -> str | None:  # fmt: skip
+        """Storage is attached at run time, with this write policy if one is given; or what upstream says against it.
+
+        What `fails` does so in this call only.
+        """
         config = UNREADABLE if fails == "settings" else self._extra_config(settings)
+        brought = {} if policy is None else {"hicache_write_policy": policy}
         with failing(self.traits, fails):
             done, said = self.cache.attach_storage_backend(
                 storage_backend=backend,
                 storage_backend_extra_config_json=config,
                 served_model_name="model",
                 hicache_storage_prefetch_policy=settings.prefetch_policy,
+                **brought,
             )
         self._set_batch()
+        self._set_threshold()
         return None if done else str(said)
 
     def detach(self) -> str | None:
@@ -329,9 +341,15 @@ class Engine:
         return "storage is still attached" if self.cache.enable_storage else None
 
     def reset(self) -> None:
-        """As the scheduler flushes: the tree, then the allocator (upstream: flush_cache)."""
+        """As the scheduler flushes: the tree, then the allocator (upstream: flush_cache).
+
+        Upstream keeps the write policy that an attach has brought; after a reset of ours that of the profile rules.
+        """
         self.cache.reset()
         self.allocator.clear()
+        rules = self.profile.rules
+        self.controller.write_policy = rules.write_policy
+        self.cache.write_through_threshold = rules.hits_before_backup(rules.write_policy)
 
     # -- pools ------------------------------------------------------------------------------------------------------
 

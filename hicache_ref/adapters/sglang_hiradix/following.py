@@ -24,7 +24,7 @@ PAGE_SIZES = (1, 2, 4)
 
 def describe(traits: Traits, version: str, *, storage: bool, events: bool, pinned: bool) -> Description:
     """What the tree's caches are and have."""
-    # The write policy has no call of its own: from 0.5.9 an attach may change it, while nothing at all runs.
+    # The write policy has no call of its own: from 0.5.9 an attach may bring it.
     missing = {"copy_failed", "set_write_policy"} | STATE_OPERATIONS
     if not storage:
         missing |= STORAGE_OPERATIONS
@@ -54,6 +54,8 @@ def describe(traits: Traits, version: str, *, storage: bool, events: bool, pinne
         # 0.5.1 asks no other rank under wait_complete, and 0.5.20 at polls.
         peers=not (traits.copies_in_threads or traits.acknowledges_batches),
         attach_failures=ATTACH_FAILURES if storage and traits.attaches else (),
+        # Upstream's scheduler attaches only while it is idle.
+        attach_policies="idle" if storage and traits.attaches_policies else "never",
         # The detach of 0.5.20 commits what has been read first, which the model gives up.
         forces=storage and traits.attaches and not traits.acknowledges_batches,
         events=events,

@@ -45,6 +45,7 @@ class ObservedCaller(StoringCaller):
             requests=requests, copies=self._issued(), held_device=tuple(sorted(self.books.held)),
             queued_host=queued_host(engine), prefetch_host={name: pages for name, pages in prefetch.items() if pages},
             events=self._events(), told_to_stop=self._told_to_stop(),
+            write_policy=engine.controller.write_policy,
         )  # fmt: skip
         return observation if depth < LEVELS.index("bytes") else self._with_contents(observation)
 

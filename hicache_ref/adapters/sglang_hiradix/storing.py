@@ -172,7 +172,7 @@ class StoringCaller(PollingCaller):
         """Storage is attached; where a release cannot at run time, the cache is new and has it from the start."""
         backend = _BACKENDS.get(op.backend, op.backend)
         if self.engine.traits.attaches:
-            no = self.engine.attach(backend, op.settings, op.fails)
+            no = self.engine.attach(backend, op.settings, op.write_policy, op.fails)
             self.workers.go_on()
             return Done() if no is None else Refused(why=no)
         if backend != "file" or self._was_used():

@@ -134,6 +134,12 @@ class Traits:
         return hasattr(self.cache, "attach_storage_backend")
 
     @cached_property
+    def attaches_policies(self) -> bool:
+        """Whether an attach may bring a write policy (from 0.5.9)."""
+        attach = getattr(self.cache, "attach_storage_backend", None)
+        return attach is not None and "hicache_write_policy" in inspect.signature(attach).parameters
+
+    @cached_property
     def hashes_natively(self) -> bool:
         """Whether page hashes come from an extension, of which nothing runs here."""
         return _module(f"{_CACHE}.cpp_utils.native_hash") is not None
