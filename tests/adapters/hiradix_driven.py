@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from importlib.resources import as_file, files
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from hicache_ref.adapters.process import ProcessAdapter
 from hicache_ref.adapters.sglang_hiradix import make
 from hicache_ref.adapters.sglang_hiradix.wheels import RELEASES
+from hicache_ref.oracle.known import Known, read_known
 from hicache_ref.search.simpler import EVERYTHING
 from hicache_ref.vocabulary.adapter import AdapterError, Description
 from hicache_ref.vocabulary.hashing import chain
@@ -52,6 +54,13 @@ def child(**options: str) -> tuple[ProcessAdapter, Description]:
             pytest.fail(text, pytrace=False)
         pytest.skip(text)
     return adapter, adapter.describe()
+
+
+@lru_cache(maxsize=16)
+def known_of(version: str) -> tuple[Known, ...]:
+    """The known divergences that come with the adapter for this release."""
+    with as_file(files("hicache_ref.adapters") / "known" / f"sglang-hiradix-{version}.jsonl") as file:
+        return read_known(file)
 
 
 class Driven:

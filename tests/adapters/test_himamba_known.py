@@ -22,6 +22,7 @@ IDS_OF_0_5_15 = {
     "host-eviction-goes-on", "host-state-not-refreshed", "quota-ignored", "closed-prefetch-frees-slot",
     "commit-stamps-without-moving", "namespace-unhashed", "fetched-below-a-gap", "write-raises", "read-raises",
     "lock-is-stolen", "anchor-loses-state", "unhashed-prefix", "split-loses-prefix", "state-of-longer-prefix",
+    "failed-attach-leaves-policy", "policy-over-gaps",
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from hicache_ref.vocabulary.hashing import block_hashes
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.observation import IssuedCopy
 from hicache_ref.vocabulary.operations import (
+    Attach,
     Audit,
     ClearStorage,
     CopyDone,
@@ -234,6 +235,25 @@ def test_storage_comes_and_goes(version: str) -> None:
     driven.attach()
     assert Done() == driven(ClearStorage())
     assert Done() == driven(QueryDone(id=driven.prefetch("q", 1), hits=1))
+
+
+@pytest.mark.parametrize("version", ALL_RELEASES[3:])
+def test_an_attach_brings_a_write_policy_until_a_reset(version: str) -> None:
+    """Goal: the policy brought rules, with the profile's number of hits. Method: insert once under each policy."""
+    driven = Driven.of(version, write_policy="write_through_selective", write_through_threshold=1)
+    driven.insert(1)
+    assert Audited(pending=(f"h:{driven.key(1)}",)) == driven(Audit())
+    driven.back_up((1,))
+    for policy, pending in (("write_back", ()), ("write_through_selective", (f"h:{driven.key(3)}",))):
+        assert Done() == driven(Attach(write_policy=policy))
+        assert policy == driven.see().write_policy
+        driven.insert(3 if pending else 2)
+        assert Audited(pending=pending) == driven(Audit())
+    driven(CopyDone(ticket=f"h:{driven.key(3)}"))
+    driven(EVERYTHING)
+    assert Done() == driven(Attach(write_policy="write_back"))
+    driven(Reset(force=True))
+    assert "write_through_selective" == driven.see().write_policy
 
 
 @pytest.mark.parametrize("version", ALL_RELEASES[1:3])

@@ -1,30 +1,21 @@
 """The oracle against released HiRadixCaches: it finds known faults by itself, and with these known nothing new."""
 
 from collections.abc import Sequence
-from functools import lru_cache
-from importlib.resources import as_file, files
 
 import pytest
 
 from hicache_ref.oracle.campaign import Budget, Campaign, Divergence, Outlook
-from hicache_ref.oracle.known import Known, read_known
+from hicache_ref.oracle.known import Known
 from hicache_ref.vocabulary.profile import Sizes, profile_named
 
 pytest.importorskip("torch")
 
-from tests.adapters.hiradix_driven import ALL_RELEASES, child
+from tests.adapters.hiradix_driven import ALL_RELEASES, child, known_of
 
 pytestmark = pytest.mark.peers
 
 DOUBLE_OWNER = "HC-PAGE-01"
 REUSE = {"id-reuse-crash", "id-reuse-leak", "id-reuse-lost"}
-
-
-@lru_cache(maxsize=16)
-def known_of(version: str) -> tuple[Known, ...]:
-    """The known divergences that come with the adapter for this release."""
-    with as_file(files("hicache_ref.adapters") / "known" / f"sglang-hiradix-{version}.jsonl") as file:
-        return read_known(file)
 
 
 def checked(version: str, budget: Budget, *, seed: int = 0, known: Sequence[Known] = (), keep: bool = False) -> Outlook:

@@ -5,8 +5,10 @@ import pytest
 from hicache_ref.adapters.failures import ImplementationRaised
 from hicache_ref.vocabulary.operations import (
     Abort,
+    Attach,
     Audit,
     CopyDone,
+    Evict,
     EvictHost,
     Insert,
     MatchPrefix,
@@ -18,16 +20,17 @@ from hicache_ref.vocabulary.operations import (
     WriteDone,
 )
 from hicache_ref.vocabulary.outcomes import Audited, Done, Evicted, Progressed, Refused
-from hicache_ref.vocabulary.profile import Sizes
+from hicache_ref.vocabulary.profile import RULES, Sizes
 
 pytest.importorskip("torch")
 
 from hicache_ref.search.simpler import EVERYTHING
-from tests.adapters.hiradix_driven import ALL_RELEASES, BATCH, Driven
+from tests.adapters.hiradix_driven import ALL_RELEASES, BATCH, Driven, known_of
 
 pytestmark = pytest.mark.peers
 
 ABORTING = ALL_RELEASES[1:]
+ATTACHING = ALL_RELEASES[3:]
 
 
 @pytest.mark.parametrize("version", ABORTING)
@@ -185,3 +188,26 @@ def test_a_prefetch_beyond_the_limit_kills_the_thread() -> None:
     assert "invalid" == driven(QueryDone(id=name, hits=2)).kind
     again = driven.prefetch("p", 3)
     assert Refused(why="prefetch_thread_func is dead") == driven(QueryDone(id=again, hits=1))
+
+
+@pytest.mark.parametrize("version", ATTACHING)
+def test_a_failed_attach_leaves_its_write_policy(version: str) -> None:
+    """Goal: half an attach shows where it happens, and is listed. Method: attach with settings that are no JSON."""
+    driven = Driven.of(version)
+    assert "write_through" == driven.see().write_policy
+    assert "refused" == driven(Attach(fails="settings", write_policy="write_back")).kind
+    assert "write_back" == driven.see().write_policy
+    assert "failed-attach-leaves-policy" in {each.id for each in known_of(version)}
+
+
+@pytest.mark.parametrize("version", ATTACHING)
+def test_an_attach_takes_a_policy_that_the_tree_does_not_fit(version: str) -> None:
+    """Goal: no release asks the tree, which only the last ones promise. Method: a host copy below a node without."""
+    driven = Driven.of(version, write_policy="write_back")
+    driven.insert(1, 2)
+    driven(MatchPrefix(key=driven.key(1)))
+    driven(Evict(n=1))
+    assert Done() == driven(Attach(write_policy="write_through"))
+    assert "write_through" == driven.see().write_policy
+    promised = RULES[driven.description.profile].contiguity
+    assert promised == ("policy-over-gaps" in {each.id for each in known_of(version)})
