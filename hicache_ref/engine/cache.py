@@ -111,7 +111,7 @@ class StoredCache:
             raise ValueError("the cache is closed, expected an open one")
         if op.op in WORLD:
             return Invalid(why=f"{op.op} is told by the world, expected an operation of the scheduler")
-        if isinstance(op, Detach | Reset) and op.force:
+        if isinstance(op, Detach | Reset) and self.model.is_forced(op):
             return Invalid(why=f"{op.op} by force, expected without: a call of a store cannot be ended from outside")
         if isinstance(op, Attach) and op.fails:
             return Invalid(why=f"an attach whose {op.fails} failed, expected one without: the store tells what fails")

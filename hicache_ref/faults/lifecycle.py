@@ -271,6 +271,15 @@ class ForceWaits(Model):
         return super().on_detach(op.model_copy(update={"force": False}))
 
 
+@plant_in_storage("reset-waits-without-end", "K11", OWN, expected="HC-LIFE-06", rules={"reset_waits": 30_000})
+class ResetWaitsWithoutEnd(Model):
+    """A reset whose time is over is refused all the same: a backend that hangs keeps the server from flushing."""
+
+    def on_reset(self, op: Reset) -> Done | Refused:
+        """The clock is not looked at."""
+        return super().on_reset(op.model_copy(update={"waited": 0}))
+
+
 @plant_in_storage("detach-frees-tail-again", "K2", "D4", "OR-1", expected="HC-PAGE-01", rules=PAGES_FIRST)
 class DetachFreesTailAgain(Model):
     """A detach frees every page that a prefetch had at first, also those that waited for release.

@@ -205,6 +205,11 @@ class LifecycleRules(CommitRules):
         # tell
         return Audited(pending=self.pending())
 
+    def is_forced(self, op: Detach | Reset) -> bool:
+        """Whether storage work that runs ends by it: it says so, or a reset was waited for long enough (HC-LIFE-02)."""
+        limit = self.rules.reset_waits
+        return op.force or (isinstance(op, Reset) and limit is not None and op.waited >= limit)
+
     def requires_reset(self, op: Reset) -> Invalid | None:
         """A reset may be asked for at any time."""
         return None
@@ -213,7 +218,7 @@ class LifecycleRules(CommitRules):
         """Every field is as in a new cache; while something runs it has to be waited for (HC-LIFE-02)."""
         # change
         copying = self.state.tickets or self.state.passes
-        self._close_storage_work(force=op.force and not copying)
+        self._close_storage_work(force=self.is_forced(op) and not copying)
         pending = self.pending()
         if pending:
             return Refused(why="work in flight", wait_for=pending)

@@ -212,7 +212,7 @@ def _pools_fail(op: Operation, model: Model, askers: Askers) -> bool:
 
 def _prefetches_ended_by(op: Operation, model: Model) -> list[Prefetch]:
     """The prefetches on the books when the step ended them by force."""
-    if not isinstance(op, ops.Detach | ops.Reset) or not op.force:
+    if not isinstance(op, ops.Detach | ops.Reset) or not model.is_forced(op):
         return []
     return [record for record in model.state.storage.records.values() if isinstance(record, Prefetch)]
 

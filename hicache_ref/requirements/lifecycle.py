@@ -12,6 +12,7 @@ from hicache_ref.requirements.registry import Broken, eventually, step
 from hicache_ref.requirements.rows import copy_in
 from hicache_ref.requirements.store import to_be_stored
 from hicache_ref.requirements.view import View
+from hicache_ref.requirements.waited import is_by_force
 from hicache_ref.vocabulary.ids import ROOT, TIER
 from hicache_ref.vocabulary.operations import Attach, ClearStorage, Detach, Reset
 from hicache_ref.vocabulary.outcomes import Done, Outcome, Refused
@@ -43,7 +44,9 @@ def at_work(view: View, op: Reset | Detach) -> list[str]:
     """
     waits = [name for name, busy in view.busy.items() if not isinstance(busy.record, _PASSING)]
     others = [name for name in waits if name not in view.storage.records and isinstance(op, Reset)]
-    return sorted(others if op.force and not others else {*others, *(view.storage.records.keys() & set(waits))})
+    if is_by_force(view, op) and not others:
+        return []
+    return sorted({*others, *(view.storage.records.keys() & set(waits))})
 
 
 _EMPTY = ("records", "open", "answers", "reads", "writes", "release", "owed", "believed", "believed_draft", "reported",

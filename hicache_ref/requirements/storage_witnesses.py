@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from hicache_ref.model.records import Prefetch, PrefetchReading
+from hicache_ref.model.records import BackupWriting, Prefetch, PrefetchReading
 from hicache_ref.model.state import FREE
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.commits import committed
-from hicache_ref.requirements.lifecycle import at_work
 from hicache_ref.requirements.registry import FACT, sometimes
 from hicache_ref.requirements.rows import NOWHERE
 from hicache_ref.requirements.view import View
+from hicache_ref.requirements.waited import is_by_force
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.ids import ROOT, NodeId
 from hicache_ref.vocabulary.outcomes import Done, Outcome, Polled, Prefetching, Progressed, Refused
@@ -208,5 +208,7 @@ def detach_closed_some(change: Change[ops.Detach, Outcome]) -> bool:
 @sometimes("HC-LIFE-57", "detach", "reset")
 def ended_by_force(change: Change[ops.Detach | ops.Reset, Outcome]) -> bool:
     """Storage work ran when it was ended by force."""
-    waiting = at_work(change.before, change.op.model_copy(update={"force": False}))
-    return change.op.force and any(name in change.before.storage.records for name in waiting)
+    running = PrefetchReading | BackupWriting
+    return is_by_force(change.before, change.op) and any(
+        isinstance(record, running) for record in change.before.storage.records.values()
+    )

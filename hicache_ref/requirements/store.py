@@ -18,6 +18,7 @@ from hicache_ref.requirements.prefetch import Reading, Report, batch_size
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.rows import NOWHERE, Row
 from hicache_ref.requirements.view import View
+from hicache_ref.requirements.waited import is_by_force
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.effects import StorageRead, StorageWrite
 from hicache_ref.vocabulary.ids import HOST, PageHash
@@ -313,7 +314,7 @@ def _over(change: Change[Any, Outcome]) -> set[str]:
     was, op, told = change.before.storage, change.op, change.told
     if op.op in ("detach", "reset"):
         running = PrefetchReading | BackupWriting
-        by_force = op.force and not isinstance(told, Refused)
+        by_force = is_by_force(change.before, op) and not isinstance(told, Refused)
         return {name for name, record in was.records.items() if by_force or not isinstance(record, running)}
     if isinstance(told, Polled):
         left = {name for name, _ in was.reads[op.reads :]}

@@ -1,4 +1,4 @@
-"""XFER-13: what a copy has waited for that ended inside a step, as the rules write_back_copy and state_copy say."""
+"""What was waited for: by a copy that ended inside its step (XFER-13), and by the caller of a reset (LIFE-02)."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from hicache_ref.requirements.registry import Broken, step
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary.effects import Effect
 from hicache_ref.vocabulary.ids import DEVICE, HOST, KV_DEVICE, STATE_DEVICE, PoolName, TicketId
-from hicache_ref.vocabulary.operations import CopyFailed, Operation
+from hicache_ref.vocabulary.operations import CopyFailed, Detach, Operation, Reset
 from hicache_ref.vocabulary.outcomes import Outcome
 
 EVICTING = ("evict", "evict_state", "take_pages", "load_back")
@@ -85,3 +85,10 @@ def _up_to(ticket: Ticket, place: Place) -> tuple[int, set[Place]]:
         if place in [target for _, target in pairs]:
             return number, {source for source, _ in pairs}
     return len(ticket.parts), {source for source, _ in moves(ticket)}
+
+
+def is_by_force(view: View, op: Reset | Detach) -> bool:
+    """Whether the operation ends storage work that runs: it says so, or a reset has been waited for long enough."""
+    if isinstance(op, Detach) or op.force or view.rules.reset_waits is None:
+        return op.force
+    return op.waited >= view.rules.reset_waits

@@ -16,6 +16,7 @@ from hicache_ref.search.storing import (
     query_done,
     read_done,
     reports_of_too_much,
+    time_waited,
     write_done,
     wrong_reports,
 )
@@ -193,7 +194,7 @@ def _audit(d: Drawing) -> Operation | None:
 
 def _reset(d: Drawing) -> Operation | None:
     wanted = d.rng.random() < (0.15 if d.model.state.storage.records else 0.05)
-    return ops.Reset(force=is_forced(d)) if wanted else None
+    return ops.Reset(force=is_forced(d), waited=time_waited(d)) if wanted else None
 
 
 SINGLE: dict[str, Draw] = {

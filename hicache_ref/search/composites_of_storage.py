@@ -6,7 +6,7 @@ from hicache_ref.model.records import BackupWriting, PrefetchReading
 from hicache_ref.search.alphabet import poll
 from hicache_ref.search.composites import attached, cut, request_for, settle
 from hicache_ref.search.drawing import REQUESTS, Drawing
-from hicache_ref.search.storing import ask, batch, query_done, read_done, record_at
+from hicache_ref.search.storing import ask, batch, query_done, read_done, record_at, time_waited
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.operations import Operation
 
@@ -37,7 +37,7 @@ def break_off(d: Drawing) -> Iterator[Operation]:
     yield from _fetching(d, rid, d.rng.randint(1, 4))
     if d.rng.random() < 0.5:
         yield ops.Abort(rid=rid)
-    yield ops.Detach(force=d.forces) if d.rng.random() < 0.6 else ops.Reset(force=d.forces)
+    yield ops.Detach(force=d.forces) if d.rng.random() < 0.6 else ops.Reset(force=d.forces, waited=time_waited(d))
 
 
 def fetch(d: Drawing) -> Iterator[Operation]:

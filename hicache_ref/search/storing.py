@@ -141,6 +141,14 @@ def detach(d: Drawing) -> Operation | None:
     return ops.Detach(force=is_forced(d)) if wanted else None
 
 
+def time_waited(d: Drawing) -> int:
+    """How long a reset has been waited for: about as long as the profile's rule says, where that says anything."""
+    limit = d.model.rules.reset_waits
+    if limit is None or not d.model.state.storage.records:
+        return 0
+    return d.rng.choice((0, max(0, limit - 1), limit, limit))
+
+
 def is_forced(d: Drawing) -> bool:
     """Whether a detach or a reset ends the storage work that runs now."""
     return d.forces and bool(d.model.state.storage.records) and d.rng.random() < FORCE_SHARE

@@ -285,10 +285,14 @@ class Audit(Frozen):
 
 
 class Reset(Frozen):
-    """The cache is as when it was made. `force` is as for a detach; copies and passes have to be waited for anyway."""
+    """The cache is as when it was made. `force` is as for a detach; copies and passes have to be waited for anyway.
+
+    For `waited` milliseconds its caller has waited and asked again; by the rule reset_waits that may be long enough.
+    """
 
     op: Literal["reset"] = "reset"
     force: bool = False
+    waited: Annotated[int, Field(ge=0)] = 0
 
 
 Operation = Annotated[
@@ -349,6 +353,6 @@ STATE_OPERATIONS = frozenset({"evict_state", "evict_host_state"})
 
 SPECIAL_FIELDS: dict[str, tuple[str, ...]] = {
     "take_pages": ("prefix",), "load_back": ("rid",), "read_done": ("state",), "write_done": ("states",),
-    "progress": ("agreed",), "attach": ("fails", "write_policy"), "detach": ("force",), "reset": ("force",),
+    "progress": ("agreed",), "attach": ("fails", "write_policy"), "detach": ("force",), "reset": ("force", "waited"),
 }  # fmt: skip
 """The fields of operations that only some implementations need to know: states, other ranks, failures, policies."""

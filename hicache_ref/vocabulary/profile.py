@@ -109,10 +109,7 @@ class Rules(Frozen):
     """Whether a prefetch over the limit is refused, or its query answers that nothing is there without asking."""
 
     prefetch_truncates: bool = True
-    """Whether a prefetch for which there is too little room is cut to what there is.
-
-    If not, it is refused where its pages are taken before the query, and revoked where they are taken after it.
-    """
+    """Whether a prefetch with too little room is cut to what there is; else refused, or revoked after its query."""
 
     truncation_counts_less: bool = False
     """Whether a prefetch that was shortened for want of room counts against the limit with what is left of it."""
@@ -143,6 +140,9 @@ class Rules(Frozen):
 
     storage_retries: Annotated[int, Field(ge=1)] = 3
     """How often a page is offered to storage in all, before it is reported and given up."""
+
+    reset_waits: Annotated[int, Field(ge=0)] | None = None
+    """After how many milliseconds of waiting a reset ends storage work by force; None: never (HC-LIFE-02)."""
 
     attach_again: Literal["settings", "policy"] = "settings"
     """Whether an attach to the attached backend changes all its settings, or the prefetch policy alone."""

@@ -190,6 +190,14 @@ def test_what_the_store_tells_is_not_the_callers() -> None:
         assert cache.model.state.storage.attached
 
 
+def test_a_reset_that_was_waited_for_ends_no_call_of_a_store() -> None:
+    """Goal: as by force. Method: a reset, by a rule that would let it go on, waited for long enough and not."""
+    profile = Profile(rules=Rules(reset_waits=100))
+    with attached(HeldBackend(), profile=profile) as cache:
+        assert isinstance(cache.step(ops.Reset(waited=100)), Invalid)
+        assert Done() == cache.step(ops.Reset(waited=99))
+
+
 class TestAttach:
     """All or nothing (HC-LIFE-07)."""
 

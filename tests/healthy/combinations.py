@@ -32,6 +32,7 @@ SOME_NUMBERS: dict[str, tuple[int | None, ...]] = {
     "selective_hits": (2, 3),
     "slru_protected_threshold": (2, 3),
     "storage_retries": (1, 2, 3),
+    "reset_waits": (None, 0, 30_000),
 }
 """Of rules that are a number, those that tell one side of a condition from the other."""
 

@@ -66,6 +66,7 @@ OTHER: dict[str, object] = {
     "write_back_offers": False,
     "storage_put": "hit",
     "attach_again": "policy",
+    "reset_waits": 30_000,
     "match_stamps_states": "path",
     "split_stamps_state": True,
     "load_matches": True,
