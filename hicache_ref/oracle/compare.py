@@ -193,7 +193,9 @@ class Comparison:
                 tier = _where(pool_name)
                 text = f"{tier} victim should have been {name(digest)}, which is still there; instead gone: {gone}"
                 differs = Differs(kind="victim", pool=pool_name, direction=direction_of(True, expected - theirs))
-                raise Difference("HC-EVICT-02", text, differs)
+                # Where nothing went there is no order to break: the eviction ended too early.
+                requirement = "HC-EVICT-02" if expected - theirs else "HC-EVICT-03"
+                raise Difference(requirement, text, differs)
         pool_name, (expected, theirs) = next(iter(unlike.items()))
         tier = _where(pool_name)
         more = ", ".join(sorted(name(d, d[:8]) for d in theirs - expected))

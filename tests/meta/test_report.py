@@ -42,7 +42,7 @@ from hicache_ref.vocabulary.operations import (
     TakePages,
     WriteBackup,
 )
-from hicache_ref.vocabulary.outcomes import Matched, Outcome
+from hicache_ref.vocabulary.outcomes import Evicted, Matched, Outcome
 from hicache_ref.vocabulary.profile import Profile, Rules, Sizes
 
 SNAPSHOTS = Path(__file__).with_name("reports")
@@ -84,6 +84,13 @@ class EvictsNewest(Model):
 
     def _rank(self, number: int) -> Rank:
         return tuple(-each for each in super()._rank(number))
+
+
+class EvictsNothing(Model):
+    """No leaf is good enough to go."""
+
+    def on_evict(self, op: Evict) -> Outcome:
+        return Evicted(freed=0)
 
 
 class EvictsInnerNode(ReferenceAdapter):
@@ -165,6 +172,11 @@ CASES: dict[str, tuple[ReferenceAdapter, Profile, Sequence[Operation]]] = {
         Profile(rules=SELECTIVE),
         [*request("r0", 1, 2), *request("r1", 3, 4, extra="a"), Evict(n=1)],
     ),
+    "no-victim": (
+        ReferenceAdapter(EvictsNothing, "planted"),
+        Profile(rules=SELECTIVE),
+        [*request("r0", 1, 2), Evict(n=1)],
+    ),
     "inner-victim": (
         EvictsInnerNode(name="planted"),
         Profile(rules=Rules(write_policy="write_through_selective", write_through_threshold=9)),
@@ -207,7 +219,8 @@ CATALOGUE = {
     rule.id: rule
     for rule in (
         _rule("HC-PAGE-01"), _rule("HC-PAGE-02"), _rule("HC-PAGE-05", "HC-PAGE-01", "HC-PAGE-02"), _rule("HC-PAGE-06"),
-        _rule("HC-PAGE-09"), _rule("HC-EVICT-01"), _rule("HC-EVICT-02"), _rule("HC-CONF-01"), _rule("HC-CONF-02"),
+        _rule("HC-PAGE-09"), _rule("HC-EVICT-01"), _rule("HC-EVICT-02"), _rule("HC-EVICT-03"),
+        _rule("HC-CONF-01"), _rule("HC-CONF-02"),
     )
 }  # fmt: skip
 
