@@ -161,7 +161,8 @@ def test_the_batch_is_as_the_option_says(version: str) -> None:
         (Profile(rules=Rules(eviction="slru"), name="here"), "eviction is slru, expected one of lru"),
         (Profile(rules=Rules(), bigram=True, name="here"), "this release has no bigram keys"),
         (Profile(rules=Rules(), enabled=False, name="here"), "a disabled cache is never made"),
-        (Profile(rules=Rules(), name="here"), "expected 'node' as in sglang-0.5.2"),
+        (Profile(rules=Rules(), events=False, name="here"), "events are switched by the option"),
+        (Profile(rules=Rules(eviction_counts="hits"), name="here"), "expected 'node' as in sglang-0.5.2"),
     ],
 )
 def test_a_profile_that_the_release_does_not_follow_is_named(profile: Profile, said: str) -> None:

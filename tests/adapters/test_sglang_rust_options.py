@@ -6,7 +6,9 @@ import pytest
 
 from hicache_ref.adapters import sglang_rust
 from hicache_ref.adapters.sglang_rust import core_file, make
+from hicache_ref.adapters.sglang_rust.following import DESCRIPTION, PROFILE, expect_followable
 from hicache_ref.vocabulary.adapter import AdapterError
+from hicache_ref.vocabulary.profile import profile_named
 
 
 def test_unknown_options_name_the_known_ones() -> None:
@@ -33,3 +35,10 @@ def test_another_python_or_machine_is_said_in_one_line(monkeypatch: pytest.Monke
     monkeypatch.setattr(sglang_rust.platform, "machine", lambda: "riscv64")
     with pytest.raises(AdapterError, match=r"runs on CPython 3\.11 on linux x86_64, this is .* riscv64"):
         core_file(fetch=True)
+
+
+def test_a_silent_profile_is_refused() -> None:
+    """Goal: no switch is silently ignored. Method: a profile of the core whose events are off."""
+    silent = profile_named(PROFILE).model_copy(update={"events": False})
+    with pytest.raises(AdapterError, match="events is False, expected True"):
+        expect_followable(silent, DESCRIPTION)

@@ -71,6 +71,8 @@ def expect_followable(profile: Profile, traits: Traits) -> None:
     name = f"profile {profile.name}"
     if not profile.enabled:
         raise AdapterError(f"{name}: enabled is False, expected True: a disabled cache is never made")
+    if not profile.events:
+        raise AdapterError(f"{name}: events is False, expected True: events are switched by the option `events`")
     if profile.bigram and not traits.has_bigrams:
         raise AdapterError(f"{name}: bigram is True, expected False: this release has no bigram keys")
     if profile.rules.eviction not in traits.evictions:

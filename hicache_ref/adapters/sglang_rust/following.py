@@ -41,6 +41,8 @@ def expect_followable(profile: Profile, description: Description) -> None:
         raise AdapterError(f"profile {profile.name}: state is {profile.state}, expected {has_states}")
     if not profile.enabled:
         raise AdapterError(f"profile {profile.name}: enabled is False, expected True: a disabled core is never made")
+    if not profile.events:
+        raise AdapterError(f"profile {profile.name}: events is False, expected True: a silent core is never made")
     for name in Rules.model_fields:
         asked, fixed = getattr(profile.rules, name), getattr(RULES[description.profile], name)
         if name not in _CHOSEN_BY_PROFILE and asked != fixed:
