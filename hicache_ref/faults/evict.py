@@ -191,8 +191,7 @@ class LruByFirstUse(Model):
 
 
 @plant(
-    "poll-makes-recent", "K5", OWN, expected="HC-EVICT-02", rules={"eviction": "lru"},
-    lockstep_only="no requirement says what may not make a node recently used",
+    "poll-makes-recent", "K5", OWN, expected="HC-MATCH-06", rules={"eviction": "lru"},
 )  # fmt: skip
 class PollMakesRecent(Model):
     """The end of a copy counts as a use of its nodes, so that what was copied last is evicted last."""

@@ -14,7 +14,7 @@ from hicache_ref.requirements.sweep import answered
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.ids import ROOT, STATE_HOST, Pages
-from hicache_ref.vocabulary.outcomes import Done, Polled, Progressed
+from hicache_ref.vocabulary.outcomes import Done, Outcome, Polled, Progressed
 
 
 @step("HC-PREF-10", "progress")
@@ -126,6 +126,22 @@ def commit_leaves_no_gap(change: Change[ops.Progress | ops.Poll, Progressed | Po
                 raise Broken.because(f"{record.id} is committed {'without its anchor' if lost else 'with a gap'}")
         _stay_with_io(change, record, max(known, record.known) if isinstance(record, Reading) else 0)
     return judged
+
+
+@step(
+    "HC-MATCH-06", "take_pages", "give_back", "forward", "forward_done", "unlock", "evict", "evict_host", "evict_state",
+    "evict_host_state", "write_backup", "copy_done", "copy_failed", "query_done", "read_done", "write_done", "abort",
+    "attach", "detach", "clear_storage", "set_write_policy", "audit", "poll", "progress", needs="nodes",
+)  # fmt: skip
+def nothing_is_used(change: Change[Any, Outcome]) -> int:
+    """No node that was there was used in a step that asks for no key and commits nothing."""
+    if isinstance(change.op, ops.Poll | ops.Progress) and any(True for _ in committed(change)):
+        return 0
+    before = change.before
+    used = [row.id for row in change.after.rows if row.last > before.clock and row.id in before.row]
+    if used:
+        raise Broken.because(f"nodes {used} were used by {change.op.op}, which asks for no key")
+    return 1
 
 
 @step("HC-PREF-21", "progress", "poll")

@@ -91,6 +91,16 @@ def an_insert_uses_the_rest_of_what_it_splits() -> Told:
     return world, op, step
 
 
+@broken("HC-MATCH-06")
+def a_poll_uses_what_was_copied() -> Told:
+    world = World()
+    backed_up(world, "12")
+    op, step = world.seen(Poll())
+    world.state.clock += 1
+    world.node("12").last[KV] = world.state.clock
+    return world, op, step
+
+
 @broken("HC-EVICT-11")
 def an_eviction_names_one_of_two_passes() -> Told:
     world = cached("1")
