@@ -212,10 +212,7 @@ class FailedAttachHalfOn(Model):
 
 @plant_in_storage("second-attach-sets-up-again", "K5", "R6", expected="HC-LIFE-07")
 class SecondAttachSetsUpAgain(Model):
-    """An attach that only changes settings does once more what the first one did: all on host is to be put again.
-
-    SGLang makes a second collector of metrics beside the first.
-    """
+    """An attach that only changes settings does once more what the first one did: all on host is to be put again."""
 
     def on_attach(self, op: Attach) -> Done | Refused:
         """Nothing is believed stored."""
@@ -224,6 +221,28 @@ class SecondAttachSetsUpAgain(Model):
             self.storage.believed.clear()
             self.owe_everything()
         return told
+
+
+@plant_in_storage("counted-twice", "K10", "R6", expected="HC-STORE-14")
+class CountedTwice(Model):
+    """What moves after storage was attached again is counted once more for each earlier attach.
+
+    SGLang makes a second collector of metrics beside the first.
+    """
+
+    collectors = 0
+    """How many count."""
+
+    def on_attach(self, op: Attach) -> Done | Refused:
+        """There is one more."""
+        told = super().on_attach(op)
+        if isinstance(told, Done):
+            self.collectors += 1
+        return told
+
+    def count(self, counter: str, pages: int) -> None:
+        """All of them count."""
+        super().count(counter, pages * self.collectors)
 
 
 @plant_in_storage("detach-drops-closed-reads", "K1", "D17", expected=("HC-LIFE-08", "HC-PAGE-04", "HC-STORE-13"))

@@ -52,6 +52,7 @@ class Model(LifecycleRules):
             return Step(_ANSWERS_OF_A_DISABLED_CACHE[op.op])
         self.choose = choose
         self.effects, self.events, self.facts, self.victims, self.given_up = [], [], [], [], []
+        self.counted = {}
         outcome: Outcome = getattr(self, f"on_{op.op}")(op)
         events = tuple(self.events) if self.profile.events else ()
         return Step(outcome, tuple(self.effects), events, tuple(self.facts), tuple(self.victims))

@@ -37,11 +37,11 @@ class CommitRules(PrefetchRules):
                 record = record.model_copy(update={"since": op.now})
                 storage.records[name] = record
             if not self.may_stop(record, op.now):
-                return Progressed(done=False)
+                return Progressed(done=False, prefetched=0)
             self._commit(record, op.agreed)
             self._retire(name)
         # tell
-        return Progressed(done=True, loaded=storage.loaded.pop(op.rid, 0))
+        return Progressed(done=True, loaded=storage.loaded.pop(op.rid, 0), prefetched=self.counted.get("prefetched", 0))
 
     def may_stop(self, record: Prefetch, now: int) -> bool:
         """Whether the policy lets the request go on now (upstream: can_terminate_prefetch)."""
@@ -74,11 +74,12 @@ class CommitRules(PrefetchRules):
         if name is not None:
             self.facts.append(f"aborted_while_{self._prefetch(name).stage}")
             anchor = self._prefetch(name).anchor
+            self.count("aborted", self._prefetch(name).asked)
             self._give_up(self._close(name))
             self._retire(name)
             self.prune(anchor)
         # tell
-        return Done()
+        return Done(aborted=self.counted.get("aborted", 0))
 
     def _close(self, name: str, *, with_state: bool = False) -> Pages:
         """No request waits for the prefetch; returns the pages that the scheduler knows to be read.
@@ -155,6 +156,7 @@ class CommitRules(PrefetchRules):
                 self.release(STATE_HOST, record.states)
         else:
             loaded = self._hang(anchor, record, pages)
+            self.count("prefetched", loaded)
             if loaded:
                 self.storage.loaded[rid] = loaded
             if not record.cleared:
@@ -252,6 +254,7 @@ class CommitRules(PrefetchRules):
                 return False
         if record.rid is not None:
             self.facts.append("revoked")
+            self.count("revoked", record.asked)
             self._close(name)
         del self.storage.records[name]
         self.let_go(name, record.writes)

@@ -56,6 +56,8 @@ class LifecycleRules(CommitRules):
             backups=tuple(t.id for t in backups), loads=tuple(t.id for t in loads), lost=tuple(sorted(told)),
             answers=tuple(answers), revoked=tuple(revoked), reads=tuple(reads),
             committed=tuple(committed), writes=tuple(writes), given_up=tuple(given_up), releases=len(releases),
+            prefetched=self.counted.get("prefetched", 0), backed_up=self.counted.get("backed_up", 0),
+            revoked_pages=self.counted.get("revoked", 0),
         )  # fmt: skip
 
     def _apply_reads(self, count: int) -> tuple[list[str], list[str]]:

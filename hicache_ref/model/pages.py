@@ -29,11 +29,18 @@ class PageRules:
         self.given_up: list[tuple[PoolName, int]] = []
         """Pages that holders gave up in this step, in order."""
 
+        self.counted: dict[str, int] = {}
+        """By how many pages this step raises each counter of storage (HC-STORE-14)."""
+
         self.evicting = False
         """Whether the copy whose end is applied was made by the eviction under way."""
 
         self.just_backed: list[NodeId] = []
         """Nodes that the eviction under way has backed up and protects; none between steps."""
+
+    def count(self, counter: str, pages: int) -> None:
+        """The counter is so much higher."""
+        self.counted[counter] = self.counted.get(counter, 0) + pages
 
     def take(self, pool_name: PoolName, count: int, owner: Owner) -> Pages:
         """`count` free pages belong to `owner` and hold nothing yet; the caller has made room (HC-PAGE-02)."""

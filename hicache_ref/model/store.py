@@ -243,6 +243,7 @@ class StoreRules(HybridRules):
         record = self.storage.records.pop(name)
         assert isinstance(record, BackupEnded)
         self.let_go(name, record.reads)
+        self.count("backed_up", record.done)
         for node in self._update_leaves_of(record):
             self.prune(node.id)
         if record.done < len(record.hashes):

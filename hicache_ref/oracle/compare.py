@@ -40,7 +40,10 @@ Residency = dict[PoolName, dict[PageHash, int]]
 SETS = frozenset({"lost", "pending", "wait_for"})
 """Fields of outcomes that name things in no order, each once."""
 
-MAY_BE_UNTOLD = frozenset({"given_up", "evictable", "state_host_hit", "wait_for"})
+COUNTERS = frozenset({"prefetched", "backed_up", "revoked_pages", "aborted"})
+"""Fields of outcomes by which a step raises the counters of storage."""
+
+MAY_BE_UNTOLD = frozenset({"given_up", "evictable", "state_host_hit", "wait_for"}) | COUNTERS
 """Fields of an outcome that an implementation may leave out, as None."""
 
 

@@ -8,6 +8,7 @@ from hicache_ref.requirements import (
     backup,
     commits,
     conformance,
+    counters,
     draft,
     events,
     evict,
@@ -40,7 +41,7 @@ from hicache_ref.requirements.view import View
 
 AREAS = (
     pages, tree, match, insert, locks, leaves, evict, backup, load, transfer, waited, failure, draft, store, prefetch,
-    commits, hashing, events, conformance, lifecycle, state, state_copies, state_storage, witnesses,
+    commits, counters, hashing, events, conformance, lifecycle, state, state_copies, state_storage, witnesses,
     storage_witnesses,
 )  # fmt: skip
 """Importing them registers their judges."""

@@ -16,6 +16,9 @@ class Done(Frozen):
     evictable: int | None = None
     """By how many pages a lock or an unlock changed what can be evicted (upstream: delta). None: not told."""
 
+    aborted: int | None = None
+    """Pages that the prefetch asked for which an abort closed; None: not told."""
+
 
 class Matched(Frozen):
     """How far a key is cached (upstream: MatchResult). Lengths count pages; ends are named by their key.
@@ -101,6 +104,14 @@ class Polled(Frozen):
     """Backups of which a page was offered for the last time, in vain; None: not told."""
 
     releases: int = 0
+    prefetched: int | None = None
+    """Pages that came from storage and are new in the tree (upstream: log_prefetched_tokens); None: not told."""
+
+    backed_up: int | None = None
+    """Pages that the writes in `writes` put (upstream: log_backuped_tokens); None: not told."""
+
+    revoked_pages: int | None = None
+    """Pages that the prefetches in `revoked` asked for; None: not told."""
 
 
 class Prefetching(Frozen):
@@ -117,6 +128,8 @@ class Progressed(Frozen):
     kind: Literal["progressed"] = "progressed"
     done: bool
     loaded: int = 0
+    prefetched: int | None = None
+    """Pages that this step brought from storage and that are new in the tree; None: not told."""
 
 
 class Audited(Frozen):

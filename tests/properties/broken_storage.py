@@ -220,6 +220,37 @@ def a_write_is_told_to_be_given_up_at_the_first_failure() -> Told:
     return world, op, told(step, given_up=(record.id,))
 
 
+@broken_steps.broken("HC-STORE-14")
+def a_write_is_counted_twice() -> Told:
+    world, record = writing()
+    world.do(WriteDone(id=record.id, pages=2))
+    op, step = world.seen(Poll(writes=1))
+    return world, op, told(step, backed_up=4)
+
+
+@broken_steps.broken("HC-STORE-14")
+def a_page_that_was_there_is_counted_as_prefetched() -> Told:
+    world, record = reading()
+    world.do(ReadDone(id=record.id, pages=2))
+    op, step = world.seen(Poll(reads=1))
+    return world, op, told(step, prefetched=3)
+
+
+@broken_steps.broken("HC-STORE-14")
+def a_revoked_prefetch_is_not_counted() -> Told:
+    world = attached()
+    world.do(Prefetch(rid="q", key=key("12")), QueryDone(id="p:1.2", hits=0))
+    op, step = world.seen(Poll(answers=1))
+    return world, op, told(step, revoked_pages=0)
+
+
+@broken_steps.broken("HC-STORE-14")
+def an_abort_counts_what_was_read() -> Told:
+    world, _ = reading()
+    op, step = world.seen(Abort(rid="q"))
+    return world, op, told(step, aborted=0)
+
+
 @broken_steps.broken("HC-STORE-13")
 def a_closed_query_is_dropped_by_a_match() -> Told:
     world = attached()
