@@ -227,7 +227,7 @@ class SecondAttachSetsUpAgain(Model):
 class CountedTwice(Model):
     """What moves after storage was attached again is counted once more for each earlier attach.
 
-    SGLang makes a second collector of metrics beside the first.
+    SGLang makes a second collector of metrics beside the first. Two methods, since who counts is made in an attach.
     """
 
     collectors = 0

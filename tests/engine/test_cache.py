@@ -327,7 +327,7 @@ class TestLateReports:
         assert () == cache.settle(PATIENCE_SECONDS)
         assert 1 == cache.late_reports
         assert "read" not in {kind for kind, _ in backend.calls}
-        assert Progressed(done=True) == cache.step(ops.Progress(rid="r"))
+        assert Progressed(done=True, prefetched=0) == cache.step(ops.Progress(rid="r"))
         assert () == cache.close()
 
     def test_draft_pages_that_are_not_stored_any_more(self) -> None:
