@@ -14,6 +14,7 @@ from hicache_ref.search.finding import Found
 from hicache_ref.search.minimise import Replay, minimise
 from hicache_ref.search.walk import Plan, Walk
 from hicache_ref.trace import Implementation, Trace, TraceHeader, TraceStep, write_trace
+from hicache_ref.vocabulary.observation import Level, Observation
 from hicache_ref.vocabulary.profile import Profile, Rules, Sizes
 
 FOLDER = Path(__file__).parent
@@ -129,6 +130,10 @@ class OtherRule(ReferenceAdapter):
     def reset(self, profile: Profile) -> None:
         """The model is new and follows the other value of the rule."""
         super().reset(other_profile(profile, self.rule))
+
+    def observe(self, level: Level) -> Observation:
+        """The policy in force does not show, for what it does has to."""
+        return super().observe(level).model_copy(update={"write_policy": None})
 
 
 def base_profile(rule: str) -> Profile:
