@@ -186,8 +186,7 @@ class CommitRules(PrefetchRules):
                 break
             child = self.state.nodes[number]
             common = self.common(child.key, key, at)
-            node = self.split(child, common) if common < len(child.key) else child
-            self.stamp(node)
+            node = self.use(child, common)
             fetched = pages[at : at + common]
             if node.host is not None or not self.rules.commit_adopts:
                 self.release(KV_HOST, fetched)

@@ -217,21 +217,9 @@ class _InsertWalk:
         for each in path:
             if model.rules.split_raises_priority == "both":
                 each.priority = max(each.priority, self.op.priority)
-            node = self._used(each, min(len(each.key), goal.length - self.at))
+            node = model.use(each, min(len(each.key), goal.length - self.at))
             self._meet(node)
         return node
-
-    def _used(self, node: Node, covered: int) -> Node:
-        """So many pages of the node are used, as a node of their own; the rest of it by the rule split_stamps alone."""
-        model = self.model
-        if covered == len(node.key) or model.rules.split_stamps == "both":
-            model.pass_by(node)
-        if covered == len(node.key):
-            return node
-        upper = model.split(node, covered)
-        if model.rules.split_stamps == "none":
-            model.pass_by(upper)
-        return upper
 
     def _meet(self, node: Node) -> None:
         """The node's pages are resident: its own, with the request's as duplicates, or the request's (revival)."""

@@ -103,6 +103,17 @@ class TreeRules(LockRules):
         if self.profile.state and self.rules.match_stamps_states == "path":
             node.last[STATE] = node.last[KV]
 
+    def use(self, node: Node, covered: int) -> Node:
+        """So many pages of the node are used, as a node of their own; the rest of it by the rule split_stamps alone."""
+        if covered == len(node.key) or self.rules.split_stamps == "both":
+            self.pass_by(node)
+        if covered == len(node.key):
+            return node
+        upper = self.split(node, covered)
+        if self.rules.split_stamps == "none":
+            self.pass_by(upper)
+        return upper
+
     def stamp(self, node: Node) -> None:
         """The node is used now; whether its state is too, the caller says."""
         node.last[KV] = self.tick()

@@ -157,7 +157,7 @@ class Rules(Frozen):
     """Whether the block hashes of events depend on the namespace."""
 
     match_stamps_states: Literal["end", "path"] = "end"
-    """Whether a match makes the state at its end used, or a match and an insert those of all nodes of their paths."""
+    """Whether a match makes the state at its end used, or match, insert and commit those of all nodes they pass."""
 
     split_stamps_state: bool = False
     """Whether a split that makes both halves used makes the state used that stays with the lower one."""

@@ -59,7 +59,8 @@ class Driven:
         self.adapter, self.description = child(**options)
         self.sizes = sizes or Sizes(device_pages=8, host_pages=8, device_states=4, host_states=4)
         rules = RULES[self.description.profile].model_copy(update={"write_policy": write_policy})
-        self.adapter.reset(Profile(rules=rules, sizes=self.sizes, state=True, name="here"))
+        self.profile = Profile(rules=rules, sizes=self.sizes, state=True, name="here")
+        self.adapter.reset(self.profile)
 
     def __call__(self, operation: Operation) -> Outcome:
         return self.adapter.apply(operation)
@@ -70,15 +71,10 @@ class Driven:
 
     def insert(self, *tokens: int, start: int = 0, rid: str = "r") -> Outcome:
         """The outcome of an insert; its request goes on from the state at `start`, and its pass has run."""
-        whole = key(*tokens)
-        prefix = key(*tokens[:start]) if start else None
-        for operation in (
-            TakePages(rid=rid, n=len(tokens) - start, prefix=prefix),
-            Forward(rid=rid, key=whole, start=start),
-            ForwardDone(rid=rid),
-        ):
+        *before, insert = inserting(rid, key(*tokens), start)
+        for operation in before:
             assert self(operation).kind in ("took", "done")
-        return self(Insert(rid=rid, key=whole, start=start))
+        return self(insert)
 
     def back_up(self, *tokens: int) -> None:
         """The copy to host of the node that ends there has ended and was applied."""
@@ -156,3 +152,19 @@ def key(*tokens: int) -> Key:
 def end(*tokens: int) -> str:
     """The hash of the last page of that key, by which its state is known."""
     return chain(pages_of(tokens, 1, bigram=False), None)[-1]
+
+
+def inserting(rid: str, whole: Key, start: int = 0) -> tuple[Operation, ...]:
+    """What a request does that goes on from the state at `start`: its pass runs and ends, and its key is inserted."""
+    prefix = key(*whole.tokens[:start]) if start else None
+    return (
+        TakePages(rid=rid, n=len(whole.tokens) - start, prefix=prefix),
+        Forward(rid=rid, key=whole, start=start),
+        ForwardDone(rid=rid),
+        Insert(rid=rid, key=whole, start=start),
+    )
+
+
+def with_state(seen: Observation) -> set[tuple[int, ...]]:
+    """The tokens of nodes that have a state on device."""
+    return {each.tokens for each in seen.segments if each.device_state}

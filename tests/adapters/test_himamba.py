@@ -1,9 +1,19 @@
 """The adapter for SGLang's HiMambaRadixCache: what it shows of each release, and what its part as the caller does."""
 
+from pathlib import Path
+
 import pytest
 
+from hicache_ref.adapters.reference import ReferenceAdapter
+from hicache_ref.oracle.lockstep import Lockstep
+from hicache_ref.requirements import Checker
+from hicache_ref.search.finding import Recorded
+from hicache_ref.search.minimise import replay
+from hicache_ref.trace import read_trace
+from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.observation import IssuedCopy
 from hicache_ref.vocabulary.operations import (
+    Attach,
     Audit,
     CopyDone,
     Evict,
@@ -17,7 +27,10 @@ from hicache_ref.vocabulary.operations import (
     Lock,
     MatchPrefix,
     Poll,
+    Prefetch,
     Progress,
+    QueryDone,
+    ReadDone,
     TakePages,
     Unlock,
 )
@@ -35,11 +48,12 @@ from hicache_ref.vocabulary.outcomes import (
     Took,
 )
 from hicache_ref.vocabulary.profile import Sizes
+from hicache_ref.vocabulary.storage import StorageSettings
 
 pytest.importorskip("torch")
 
 from hicache_ref.search.simpler import EVERYTHING
-from tests.adapters.himamba_driven import ALL_RELEASES, Driven, end, key
+from tests.adapters.himamba_driven import ALL_RELEASES, Driven, child, end, inserting, key, with_state
 
 pytestmark = pytest.mark.peers
 
@@ -238,3 +252,40 @@ def test_a_rank_that_has_less_shortens_what_is_fetched(version: str) -> None:
     assert Progressed(done=True, loaded=1) == driven(Progress(rid="q", agreed=1))
     # The state is that of three pages: upstream reduces the count of pages and not whether the state came.
     assert (None, end(1, 2, 3)) == driven.states(1)
+
+
+@pytest.mark.parametrize("met", [key(1), key(1, 1)], ids=["whole", "and splits"])
+@pytest.mark.parametrize("version", ALL_RELEASES)
+def test_a_commit_makes_the_state_of_a_node_that_it_meets_used(version: str, met: Key) -> None:
+    """Goal: the rule match_stamps_states is what releases do. Method: the oldest state goes."""
+    sizes = Sizes(device_pages=8, host_pages=16, device_states=4, host_states=4)
+    released = Driven(sizes, write_policy="write_back", version=version)
+    model = ReferenceAdapter()
+    model.reset(released.profile)
+    for operation in (
+        Attach(settings=StorageSettings(prefetch_threshold=1)),
+        Prefetch(rid="q", key=key(1, 0, 0)),
+        QueryDone(id="p:1.0.0", hits=3),
+        EVERYTHING,
+        *inserting("r", met),
+        *inserting("s", key(2)),
+        ReadDone(id="p:1.0.0", pages=2),
+        ReadDone(id="p:1.0.0", pages=1, state=True),
+        Progress(rid="q"),
+        EvictState(n=1),
+    ):
+        model.apply(operation)
+        assert released(operation).kind not in ("refused", "invalid")
+    assert (1,) in with_state(released.see())
+    assert with_state(model.observe("tree")) == with_state(released.see())
+
+
+def test_what_is_freed_twice_under_a_pass_is_seen_twice() -> None:
+    """Goal: keeping pages back hides no double free. Method: a run that ends with one (D14) while a pass reads them."""
+    trace = read_trace(Path(__file__).parent / "traces" / "double-free-under-a-pass.jsonl")
+    profile, steps = trace.header.profile, tuple(Recorded(step.op) for step in trace.steps)
+    adapter, description = child(version="0.5.10.post1")
+    beside = Lockstep(adapter, description, profile, "bytes", Checker(profile))
+    finding = replay(steps, lambda: beside).finding
+    assert finding is not None
+    assert ("HC-PAGE-01", "evict") == (finding.requirement, finding.operation)

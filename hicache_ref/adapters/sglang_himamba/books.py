@@ -36,11 +36,11 @@ class HybridWatch(Watch):
         return super()._free(original, slots)
 
     def _free_states(self, original: Any, slots: torch.Tensor) -> Any:
-        """Slots that a pass changes are kept back until it has ended."""
+        """Slots that a pass changes are kept back until it has ended; what is freed again is free, as in the pool."""
         now: list[int] = []
         for slot in self.hybrid.state_slots.pages(slots):
             changing = [rid for rid, each in self.books.passes.items() if slot in each.state]
-            if changing:
+            if changing and slot not in self.books.held_states:
                 self.books.held_states[slot] = f"f:{changing[-1]}"
             else:
                 now.append(slot)

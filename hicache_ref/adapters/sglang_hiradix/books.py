@@ -263,13 +263,13 @@ class Watch:
     # -- device pages given up under a pass -------------------------------------------------------------------------
 
     def _free(self, original: Any, slots: torch.Tensor) -> Any:
-        """Pages that a pass touches are kept back until it has ended."""
+        """Pages that a pass touches are kept back until it has ended; what is freed again is free, as in the pool."""
         if not self.books.passes or not slots.numel():
             return original(slots)
         now: list[int] = []
         for page in dict.fromkeys(self.engine.device_slots.pages(slots)):
             touching = [rid for rid, each in self.books.passes.items() if page in each.touches]
-            if touching:
+            if touching and page not in self.books.held:
                 self.books.held[page] = touching[-1]
             else:
                 now.append(page)
