@@ -101,7 +101,7 @@ def _forget_reads(model: Model, wanted: Callable[[PrefetchReading], bool]) -> No
     storage.reads = [each for each in storage.reads if each[0] not in gone]
 
 
-@plant_in_storage("reset-forgets-reads", "K6", "D12", "SG-27501", expected=("HC-LIFE-02", "HC-LIFE-06"))
+@plant_in_storage("reset-forgets-reads", "K6", "D12", "SG-27501", expected=("HC-LIFE-02", "HC-LIFE-06", "HC-PREF-22"))
 class ResetForgetsReads(Model):
     """A reset drops running reads, whose worker goes on writing into pages of the next owner.
 
@@ -255,7 +255,9 @@ class DetachDropsClosedReads(Model):
         return super().on_detach(op)
 
 
-@plant_in_storage("force-forgets-reads", "K1", "D4", "D17", expected=("HC-LIFE-08", "HC-PAGE-03", "HC-PAGE-04"))
+@plant_in_storage(
+    "force-forgets-reads", "K1", "D4", "D17", expected=("HC-LIFE-08", "HC-PAGE-03", "HC-PAGE-04", "HC-PREF-22")
+)
 class ForceForgetsReads(Model):
     """A detach by force forgets what is read, and the pages belong to nobody.
 

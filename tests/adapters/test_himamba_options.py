@@ -9,7 +9,7 @@ from hicache_ref.adapters.sglang_himamba.wheels import root_of
 from hicache_ref.vocabulary.adapter import AdapterError
 from hicache_ref.vocabulary.operations import STATE_OPERATIONS, STORAGE_OPERATIONS, Evict
 from hicache_ref.vocabulary.outcomes import Evicted
-from hicache_ref.vocabulary.profile import RULES, Profile, Sizes
+from hicache_ref.vocabulary.profile import RULES, Profile, Rules, Sizes
 
 pytest.importorskip("torch")
 
@@ -63,7 +63,10 @@ def test_a_release_says_what_it_is(version: str) -> None:
             Profile(rules=RULES["sglang-himamba-0.5.15"], state=True, sizes=Sizes(page_size=2)),
             "page_size is 2, expected 1",
         ),
-        (Profile(state=True), "rule backup_scope is 'chain', expected 'node_if_parent'"),
+        (
+            Profile(rules=Rules(eviction_counts="hits"), state=True),
+            "rule backup_scope is 'chain', expected 'node_if_parent'",
+        ),
     ],
 )
 def test_a_profile_that_cannot_be_followed_is_refused(profile: Profile, said: str) -> None:
