@@ -139,10 +139,10 @@ class Campaign:
         self.write_ahead = write_ahead
         self.progress = progress
         self.found: Callable[[Divergence], None] = lambda found: None
-        """Is told of a finding at once, with the whole walk, before that is made small."""
+        """Gets each finding at once, with the whole walk, before the minimiser makes it small."""
 
         self.settled: Callable[[Divergence, Divergence | None], None] = lambda found, kept: None
-        """Is told what a finding has become: the divergence that is kept, or None for one that was met before."""
+        """Gets what became of a finding: the divergence that is kept, or None for one that was met before."""
 
         self.outlook = Outlook(barred={BARS[name]: name for name in self.left_out if name in BARS})
         self.stop = False
