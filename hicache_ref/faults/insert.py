@@ -94,7 +94,7 @@ class RequestKeepsPages(Model):
         return told
 
 
-@plant("chunks-count-again", "K10", OWN, expected="HC-BACKUP-05")
+@plant("chunks-count-again", "K10", OWN, expected=("HC-BACKUP-05", "HC-EVICT-10"))
 class ChunksCountAgain(Model):
     """Each chunk of a request counts a hit on everything that the request has inserted before."""
 
