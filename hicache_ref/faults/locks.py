@@ -12,7 +12,7 @@ from hicache_ref.vocabulary.operations import LoadBack, Lock, Operation, Unlock
 from hicache_ref.vocabulary.outcomes import Done, Invalid, Refused, Submitted
 
 
-@plant("evicted-lock-drives-sums", "K10", "R19", expected=("HC-PAGE-09", "HC-EVICT-08"))
+@plant("evicted-lock-drives-sums", "K10", "R19", expected=("HC-PAGE-09", "HC-EVICT-08", "HC-EVICT-11"))
 class EvictedLockDrivesSums(Model):
     """Locking a node that is on host only takes its pages from the evictable ones, where they are not counted.
 
