@@ -34,8 +34,9 @@ from hicache_ref.faults import FAULTS
 from hicache_ref.jsonlines import FileError
 from hicache_ref.model import Model
 from hicache_ref.oracle.explain import retell
-from hicache_ref.oracle.judge import RecordedAdapter, covering
-from hicache_ref.oracle.known import Known, watched
+from hicache_ref.oracle.heeding import covering, go_on_after, keep_out_of
+from hicache_ref.oracle.judge import RecordedAdapter
+from hicache_ref.oracle.known import Known
 from hicache_ref.oracle.lockstep import Lockstep
 from hicache_ref.oracle.verdict import EXIT_CODES
 from hicache_ref.report.model import divergence_report
@@ -102,12 +103,16 @@ class Subject:
         """Operations and choices of the trace."""
         return tuple(Recorded(step.op, step.choices) for step in self.trace.steps)
 
-    def lockstep(self) -> Lockstep:
-        """The implementation, reset, beside a new model. Raises AdapterError."""
+    def lockstep(self, *, searching: bool = False) -> Lockstep:
+        """The implementation, reset, beside a new model. Raises AdapterError.
+
+        A search for a smaller trace makes no step that walks leave out.
+        """
         profile = self.trace.header.profile
         lockstep = Lockstep(self.adapter, self.description, profile, self.description.level, Checker(profile))
-        lockstep.watched = watched(self.known)
-        lockstep.forgives = lambda finding: any(each.goes_on for each in covering(self.known, finding, lockstep))
+        go_on_after(self.known, lockstep)
+        if searching:
+            keep_out_of(self.known, lockstep)
         return lockstep
 
     def named(self, again: Replay) -> str | None:
@@ -124,16 +129,17 @@ class Subject:
         return next((each.id for each in covering(self.known, finding, made[-1])), None) if finding else None
 
     def again(self) -> tuple[Replay, Callable[[], Replayable]]:
-        """The trace executed to its first finding, if there is one, and what it was executed on."""
+        """The trace executed to its first finding, if there is one, and what smaller ones are tried on."""
         if self.alone is not None:
             alone = partial(ModelStepper, self.trace.header.profile, self.alone)
             again = replayed(self.steps, alone)
             if again.finding is not None:
                 return again, alone
+        searching = partial(self.lockstep, searching=True)
         if self.chosen is not None:
-            return replayed(self.steps, self.lockstep), self.lockstep
+            return replayed(self.steps, self.lockstep), searching
         story = retell(self.lockstep(), self.steps)
-        return Replay(self.steps[: len(story.steps)], story.finding), self.lockstep
+        return Replay(self.steps[: len(story.steps)], story.finding), searching
 
     def command(self, path: Path) -> str:
         """The command line that does it once more."""
@@ -267,10 +273,13 @@ def minimize(
     option: OptionOption = None,
     fetch: FetchOption = False,
     step_timeout: StepTimeoutOption = STEP_TIMEOUT,
+    known: KnownOption = None,
     format: FormatOption = Format.text,
     no_color: NoColorOption = False,
 ) -> None:
-    """Delete steps from a trace while the same requirement fails at the same operation.
+    """Delete steps from a trace while the same requirement fails at the same operation, and alike.
+
+    As in walks, no step is made that is known to go wrong or may do anything; a trace that needs one stays as it is.
 
     Example, with a trace to begin with:
 
@@ -281,11 +290,16 @@ def minimize(
     chosen = Chosen(adapter=adapter, command=adapter_cmd, options=option or [], fetch=fetch, step_timeout=step_timeout)
     out = out or trace.with_suffix(".min.jsonl")
     stopped: list[bool] = []
-    with _subject(trace, chosen) as subject, stopping(lambda: stopped.append(True)):
+    with (
+        _subject(trace, chosen, known=partial(known_of, known)) as subject,
+        stopping(lambda: stopped.append(True)),
+    ):
         first, make = subject.again()
         if first.finding is None:
             raise Problem(f"{trace}: passes on {subject.description.name}, expected a trace that fails")
         small = minimise(first.steps, make, first.finding, give_up=lambda: bool(stopped))
+        if small.finding is first.finding:
+            say(f"{trace}: stays as it is, for it needs a step that walks leave out (--known /dev/null forgets those)")
         story = retell(subject.lockstep(), small.steps)
         write_trace(out, Trace(subject.trace.header, story.trace_steps()))
         command = subject.command(out)

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
+from hicache_ref.oracle.heeding import go_on_after, keep_out_of
 from hicache_ref.oracle.known import Known, watched
 from hicache_ref.oracle.lockstep import RAISED, Lockstep
 from hicache_ref.oracle.triggers import BARS
@@ -129,8 +129,6 @@ class Campaign:
         self.heeded = () if blind else self.known
         """What walks leave out, forgive and recognise at once."""
 
-        self.left_out = watched(self.heeded)
-
         self.keep_going = keep_going
         self.fixed_sizes = fixed_sizes
         self.wanted = wanted
@@ -144,7 +142,7 @@ class Campaign:
         self.settled: Callable[[Divergence, Divergence | None], None] = lambda found, kept: None
         """Gets what became of a finding: the divergence that is kept, or None for one that was met before."""
 
-        self.outlook = Outlook(barred={BARS[name]: name for name in self.left_out if name in BARS})
+        self.outlook = Outlook(barred={BARS[name]: name for name in watched(self.heeded) if name in BARS})
         self.stop = False
         self.ends_at = float("inf")
         self.tried_again: Counter[object] = Counter()
@@ -211,16 +209,11 @@ class Campaign:
         """
         checker = Checker(profile, only=self.wanted or None)
         lockstep = Lockstep(self.adapter, self.description, profile, self.level, checker)
-        lockstep.watched = self.triggers
         if searching:
-            lockstep.forgives = partial(self._forgives, lockstep)
-            lockstep.left_out = self.left_out
-            lockstep.only_valid = self.description.invalid != "refuses"
+            go_on_after(self.heeded, lockstep)
+            keep_out_of(self.heeded, lockstep)
+        lockstep.watched = self.triggers
         return lockstep
-
-    def _forgives(self, lockstep: Lockstep, finding: Finding) -> bool:
-        steps = [step.op for step in lockstep.steps]
-        return any(each.goes_on and each.covers(finding, steps, lockstep.met) for each in self.heeded)
 
     def _draw_profile(self, rng: random.Random) -> Profile:
         offered = self.description.evictions

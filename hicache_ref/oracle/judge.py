@@ -3,15 +3,16 @@
 Nothing is executed but the model. Steps without an observation are compared by outcome only.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hicache_ref.oracle.campaign import Divergence, Outlook
-from hicache_ref.oracle.known import Known, watched
+from hicache_ref.oracle.heeding import covering, go_on_after
+from hicache_ref.oracle.known import Known
 from hicache_ref.oracle.lockstep import Lockstep
 from hicache_ref.requirements import Checker
 from hicache_ref.requirements.reach import reach_of
-from hicache_ref.search.finding import Finding, Found
+from hicache_ref.search.finding import Found
 from hicache_ref.trace import RAISED_KEY, Trace, TraceError, TraceStep
 from hicache_ref.vocabulary.adapter import Description
 from hicache_ref.vocabulary.observation import LEVELS, Level, Observation
@@ -80,8 +81,7 @@ def judge(
     """
     adapter = RecordedAdapter(trace)
     lockstep = Lockstep(adapter, adapter.describe(), trace.header.profile, adapter.describe().level, checker)
-    lockstep.watched = watched(known)
-    lockstep.forgives = lambda finding: any(each.goes_on for each in covering(known, finding, lockstep))
+    go_on_after(known, lockstep)
     outlook = Outlook(
         walks=1, cut_off=trace.ended is not None, reaches={reach_of(trace.header.profile, adapter.describe())}
     )
@@ -111,12 +111,6 @@ def judge(
 def breaks_off(step: TraceStep) -> bool:
     """Whether the recording ends in this step, which says nothing of the implementation: its recorder was ended."""
     return step.outcome is None and RAISED_KEY not in step.meta
-
-
-def covering(known: Sequence[Known], finding: Finding, lockstep: Lockstep) -> Iterator[Known]:
-    """The entries that are this finding."""
-    steps = [step.op for step in lockstep.steps]
-    return (each for each in known if each.covers(finding, steps, lockstep.met))
 
 
 def expect_judgeable(path: Path, trace: Trace) -> None:

@@ -80,7 +80,7 @@ def minimise(
     *,
     plainly: bool = True,
 ) -> Replay:
-    """The fewest and plainest steps found that still end in the same finding; the given ones if they do not replay.
+    """The fewest and plainest steps found that still end in the same finding; the very ones given if none do.
 
     If they need not be told `plainly`, steps are only deleted, which takes half as long.
     Tried with plain choices first, since recorded ones go stale when a step is deleted; then with the recorded.

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from hicache_ref.cli import app
 from hicache_ref.requirements import REQUIREMENTS, catalogue_digest
-from hicache_ref.trace import Trace, TraceStep, read_trace, write_trace
+from hicache_ref.trace import TraceStep, read_trace
 from hicache_ref.vocabulary.keys import Key
-from hicache_ref.vocabulary.operations import Audit, MatchPrefix, TakePages
+from hicache_ref.vocabulary.operations import MatchPrefix, TakePages
 from hicache_ref.vocabulary.outcomes import Took
 from tests.meta.shell import FAULT, GOOD, Shell, trace
 
@@ -291,21 +291,6 @@ def test_all_that_is_met_within_the_budget_is_reported(shell: Shell) -> None:
     assert 1 == len(first["divergences"]) < len(named)
     assert first["divergences"][0] == every["divergences"][0]
     assert first["steps"] < 6000 <= every["steps"]
-
-
-def test_a_trace_is_made_smaller(shell: Shell) -> None:
-    """Goal: minimize deletes what is not needed. Method: a failing trace with audits put before every step."""
-    words = ["--adapter", "reference", "--option", f"fault={FAULT}"]
-    (line,) = shell("check", *words, "--stop-at-first", "--format", "json").json["divergences"]
-    found = read_trace(line["trace"])
-    long = [op for step in found.steps for op in (Audit(), step.op)]
-    write_trace("long.jsonl", Trace(found.header, tuple(TraceStep(i=i, op=op) for i, op in enumerate(long))))
-    ran = shell("minimize", "long.jsonl", *words, "--out", "short.jsonl", "--format", "json")
-
-    assert (0, line["length"], 2 * line["length"]) == (ran.code, ran.json["length"], ran.json["from"])
-    assert line["length"] == len(read_trace("short.jsonl").steps)
-    assert 2 == shell("minimize", "long.jsonl", "--out", "none.jsonl").code
-    assert not Path("none.jsonl").exists()
 
 
 def test_several_traces_are_replayed(shell: Shell) -> None:
