@@ -95,7 +95,7 @@ class Subject:
 
     def profile(self, rng: random.Random) -> Profile:
         """A profile as a walk would draw it."""
-        drawn = draw_profile(rng, self.base, hybrid=self.hybrid)
+        drawn = draw_profile(rng, self.base, hybrid=self.hybrid, disabled=True, silent=True)
         rules = Rules.model_validate({**drawn.rules.model_dump(), **(self.rules or {})})
         return drawn.model_copy(update={"rules": rules})
 

@@ -87,6 +87,17 @@ def test_a_healthy_cache_keeps_every_requirement() -> None:
     assert {"PAGE", "TREE", "LOCK", "EVICT", "BACKUP", "LOAD", "XFER", "STORE", "PREF", "LIFE", "STATE"} <= areas
 
 
+@pytest.mark.parametrize(
+    ("fault", "requirement"),
+    [("switched-off-still-caches", "HC-CONF-11"), ("switched-off-still-publishes", "HC-EVENT-07")],
+)
+def test_caches_without_reuse_and_caches_without_events_are_driven(fault: str, requirement: str) -> None:
+    """Goal: as walks. Method: what goes wrong only where the cache, or what it publishes, is switched off."""
+    failure = found(fault, HUNT, frozenset({requirement}))
+    assert failure is not None
+    assert requirement == failure.finding.requirement
+
+
 def test_a_failure_tells_the_smallest_story() -> None:
     """Goal: a report to read. Method: what the machine finds is replayed, and each of its steps is needed."""
     failure = found("split-keeps-old-owner", HUNT)
