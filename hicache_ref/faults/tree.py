@@ -92,7 +92,10 @@ class NamespacesImitateEachOther(Model):
         return found if found.length else super().look(pages, extra)
 
 
-@plant("hash-for-tokens", "K9", "OV-3722", expected=("HC-MATCH-02", "HC-INSERT-01", "HC-LOAD-03", "HC-PREF-15"))
+@plant(
+    "hash-for-tokens", "K9", "OV-3722",
+    expected=("HC-MATCH-02", "HC-INSERT-01", "HC-LOAD-03", "HC-PREF-15", "HC-LOCK-02"),
+)  # fmt: skip
 class HashForTokens(Model):
     """A node is taken for matched whole when its first page is, as if equal hashes meant equal tokens.
 
