@@ -41,7 +41,7 @@ class FailedBackupDemotes(Model):
             self.leave_device(node)
 
 
-@plant("host-eviction-takes-victim", "K2", "D14", expected=("HC-PAGE-01", "HC-PAGE-08"), rules=WRITE_BACK)
+@plant("host-eviction-takes-victim", "K2", "D14", expected=("HC-PAGE-01", "HC-PAGE-05", "HC-PAGE-08"), rules=WRITE_BACK)
 class HostEvictionTakesVictim(Model):
     """Host eviction for a backup cascades upwards, and frees the pages of the very node that is being backed up.
 

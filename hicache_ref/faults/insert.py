@@ -39,7 +39,7 @@ class EvictedWhileInserting(Model):
         return super()._attach_rest(above, pages, walk)
 
 
-@plant("insert-forgets-start", "K9", "TS-293", expected="HC-INSERT-02")
+@plant("insert-forgets-start", "K9", "TS-293", expected=("HC-INSERT-02", "HC-CONF-01"))
 class InsertForgetsStart(Model):
     """The pages of a request, which hold the end of its key, are inserted as if they held the beginning.
 
