@@ -34,7 +34,9 @@ class MatchIgnoresHostStates(Model):
         return self.resident_end(node)
 
 
-@plant_in_hybrid("device-end-with-kv", "K14", "D13", expected=("HC-STATE-03", "HC-MATCH-02", "HC-CONF-01"))
+@plant_in_hybrid(
+    "device-end-with-kv", "K14", "D13", expected=("HC-STATE-03", "HC-MATCH-02", "HC-CONF-01", "HC-LOAD-04")
+)
 class DeviceEndWithKv(Model):
     """The device end is the deepest resident node, and the state that comes with it is that of another position.
 
@@ -99,7 +101,7 @@ class SplitSharesState(Model):
         return upper
 
 
-@plant_in_hybrid("split-under-copy-takes-state", "K6", OWN, expected=("HC-STATE-02", "HC-STATE-07"))
+@plant_in_hybrid("split-under-copy-takes-state", "K6", OWN, expected=("HC-STATE-02", "HC-STATE-07", "HC-PAGE-07"))
 class SplitUnderCopyTakesState(Model):
     """A split while the node's state is copied to host hands what is being written to the upper half."""
 
