@@ -243,7 +243,7 @@ class StoreRules(HybridRules):
         record = self.storage.records.pop(name)
         assert isinstance(record, BackupEnded)
         self.let_go(name, record.reads)
-        self.count("backed_up", record.done)
+        self.count("backed_up", self._counts(record))
         for node in self._update_leaves_of(record):
             self.prune(node.id)
         if record.done < len(record.hashes):
@@ -276,6 +276,12 @@ class StoreRules(HybridRules):
         if given_up:
             self.facts.append("page_reported")
         return given_up
+
+    def _counts(self, record: BackupEnded) -> int:
+        """The pages with which the write raises the counter (HC-STORE-14)."""
+        if self.rules.backed_up_counts == "pages" or record.done == len(record.hashes):
+            return record.done
+        return record.done - record.done % self.profile.sizes.storage_batch
 
     def _offered_in_vain(
         self, hashes: tuple[PageHash, ...], owed: dict[PageHash, int], reported: set[PageHash]

@@ -11,6 +11,7 @@ _SGLANG = {
     "split_copies_hit_count": True,
     "split_stamps": "both",
     "storage_retries": 1,
+    "backed_up_counts": "batches",
     "attach_offers": False,
 }
 """What all releases of SGLang have in common."""

@@ -142,6 +142,9 @@ class Rules(Frozen):
     storage_retries: Annotated[int, Field(ge=1)] = 3
     """How often a page is offered to storage in all, before it is reported and given up."""
 
+    backed_up_counts: Literal["pages", "batches"] = "pages"
+    """Whether a batch that was cut short counts as backed up with the pages that it put, or not at all."""
+
     reset_waits: Annotated[int, Field(ge=0)] | None = None
     """After how many milliseconds of waiting a reset ends storage work by force; None: never (HC-LIFE-02)."""
 

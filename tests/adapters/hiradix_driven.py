@@ -33,7 +33,7 @@ from hicache_ref.vocabulary.operations import (
     TakePages,
     WriteDone,
 )
-from hicache_ref.vocabulary.outcomes import Outcome, Prefetching
+from hicache_ref.vocabulary.outcomes import Outcome, Prefetching, Progressed
 from hicache_ref.vocabulary.profile import RULES, Profile, Rules, Sizes
 from hicache_ref.vocabulary.storage import StorageSettings
 
@@ -61,6 +61,11 @@ def known_of(version: str) -> tuple[Known, ...]:
     """The known divergences that come with the adapter for this release."""
     with as_file(files("hicache_ref.adapters") / "known" / f"sglang-hiradix-{version}.jsonl") as file:
         return read_known(file)
+
+
+def progressed(version: str, *, done: bool = True, loaded: int = 0) -> Progressed:
+    """What a request is told while storage is attached: 0.5.20 has counted what it loaded in the poll before."""
+    return Progressed(done=done, loaded=loaded, prefetched=0 if version == "0.5.20" else loaded)
 
 
 class Driven:

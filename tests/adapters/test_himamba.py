@@ -212,7 +212,7 @@ def test_states_are_stored_and_fetched(version: str) -> None:
     assert {name} == driven.see().prefetch_states.keys()
     driven.read(name, 2, 1)
     driven(EVERYTHING)
-    assert Progressed(done=True, loaded=3) == driven(Progress(rid="q"))
+    assert Progressed(done=True, loaded=3, prefetched=3) == driven(Progress(rid="q"))
     driven(EVERYTHING)
     assert (None, end(1, 2, 3)) == driven.states(1, 2, 3)
     driven(LoadBack(key=key(1, 2, 3), rid="z"))
@@ -249,7 +249,7 @@ def test_a_rank_that_has_less_shortens_what_is_fetched(version: str) -> None:
     driven.only_stored(1, 2, 3)
     driven.read(driven.reading("q", 1, 2, 3), 2, 1)
     driven(EVERYTHING)
-    assert Progressed(done=True, loaded=1) == driven(Progress(rid="q", agreed=1))
+    assert Progressed(done=True, loaded=1, prefetched=1) == driven(Progress(rid="q", agreed=1))
     # The state is that of three pages: upstream reduces the count of pages and not whether the state came.
     assert (None, end(1, 2, 3)) == driven.states(1)
 

@@ -38,7 +38,6 @@ from hicache_ref.vocabulary.outcomes import (
     Invalid,
     Matched,
     Polled,
-    Progressed,
     Refused,
     Submitted,
     Took,
@@ -47,7 +46,7 @@ from hicache_ref.vocabulary.outcomes import (
 pytest.importorskip("torch")
 
 from hicache_ref.search.simpler import EVERYTHING
-from tests.adapters.hiradix_driven import ALL_RELEASES, Driven
+from tests.adapters.hiradix_driven import ALL_RELEASES, Driven, progressed
 
 pytestmark = pytest.mark.peers
 
@@ -66,7 +65,7 @@ def test_pages_go_down_all_tiers_and_come_back_byte_for_byte(version: str, page_
     name = driven.reading("q", 1, 2, 3, 4)
     driven.read(name, 2, 2)
     driven(EVERYTHING)
-    assert Progressed(done=True, loaded=4) == driven(Progress(rid="q"))
+    assert progressed(version, loaded=4) == driven(Progress(rid="q"))
     driven(EVERYTHING)
     assert driven.hashes(1, 2, 3, 4) == driven.held("host", 1, 2, 3, 4)
     key = driven.key(1, 2, 3, 4)
@@ -74,7 +73,7 @@ def test_pages_go_down_all_tiers_and_come_back_byte_for_byte(version: str, page_
     assert Submitted(tickets=(ticket,), pages=4) == driven(LoadBack(key=key))
     assert Done() == driven(CopyDone(ticket=ticket))
     assert driven.hashes(1, 2, 3, 4) == driven.held("device", 1, 2, 3, 4)
-    assert Polled(loads=(ticket,)) == driven(Poll(loads=1))
+    assert Polled(loads=(ticket,), prefetched=0, backed_up=0) == driven(Poll(loads=1))
     assert Audited() == driven(Audit())
     assert ({}, set()) == (driven.twice(), driven.nobodys())
 
@@ -205,7 +204,7 @@ def test_the_tester_decides_what_storage_says(version: str) -> None:
     driven(EVERYTHING)
     assert Done() == driven(ReadDone(id=name, pages=1))
     driven(EVERYTHING)
-    assert Progressed(done=True, loaded=1) == driven(Progress(rid="q"))
+    assert progressed(version, loaded=1) == driven(Progress(rid="q"))
     assert driven.hashes(1) == driven.held("host", 1)
 
 
@@ -284,7 +283,7 @@ def test_after_a_reset_all_is_as_at_first(version: str) -> None:
     name = driven.reading("q", 1, 2)
     driven.read(name, 2)
     driven(EVERYTHING)
-    assert Progressed(done=True, loaded=2) == driven(Progress(rid="q"))
+    assert progressed(version, loaded=2) == driven(Progress(rid="q"))
 
 
 @pytest.mark.parametrize("version", ALL_RELEASES[2:])
@@ -293,8 +292,8 @@ def test_time_is_what_the_operation_says(version: str) -> None:
     driven = Driven.of(version)
     driven.attach("timeout")
     driven.prefetch("q", 1)
-    assert Progressed(done=False) == driven(Progress(rid="q", now=900))
-    assert Progressed(done=True) == driven(Progress(rid="q", now=3_000))
+    assert progressed(version, done=False) == driven(Progress(rid="q", now=900))
+    assert progressed(version) == driven(Progress(rid="q", now=3_000))
 
 
 @pytest.mark.parametrize("version", ALL_RELEASES)

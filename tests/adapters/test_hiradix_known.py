@@ -25,7 +25,7 @@ from hicache_ref.vocabulary.profile import RULES, Sizes
 pytest.importorskip("torch")
 
 from hicache_ref.search.simpler import EVERYTHING
-from tests.adapters.hiradix_driven import ALL_RELEASES, BATCH, Driven, known_of
+from tests.adapters.hiradix_driven import ALL_RELEASES, BATCH, Driven, known_of, progressed
 
 pytestmark = pytest.mark.peers
 
@@ -73,7 +73,7 @@ def test_a_read_that_raises_kills_the_thread_and_its_pages_are_lost(version: str
     name = driven.reading("q", 1, 2)
     assert Done() == driven(ReadDone(id=name, raised=True))
     driven(EVERYTHING)
-    assert Progressed(done=False) == driven(Progress(rid="q"))
+    assert progressed(version, done=False) == driven(Progress(rid="q"))
     driven(Abort(rid="q"))
     driven(EVERYTHING)
     assert 2 == len(driven.nobodys())
@@ -100,7 +100,7 @@ def test_a_late_end_is_taken_for_another_prefetch_of_the_same_request() -> None:
     driven.attach("best_effort")
     driven.only_stored((1, 2), (3, 4))
     first = driven.reading("q", 1, 2)
-    assert Progressed(done=True) == driven(Progress(rid="q"))
+    assert progressed("0.5.20") == driven(Progress(rid="q"))
     driven.prefetch("q", 3, 4)
     driven.read(first, 2)
     with pytest.raises(ImplementationRaised, match="TypeError"):

@@ -126,4 +126,4 @@ def test_a_revocation_that_never_was_is_not_told(tmp_path: Path) -> None:
     name = driven.prefetch("r", 1, 2)
     driven(hiradix_driven.QueryDone(id=name, hits=0))
 
-    assert Polled(answers=(name,)) == driven(EVERYTHING)
+    assert Polled(answers=(name,), prefetched=0, backed_up=0) == driven(EVERYTHING)

@@ -229,6 +229,14 @@ def a_write_is_counted_twice() -> Told:
 
 
 @broken_steps.broken("HC-STORE-14")
+def a_batch_cut_short_is_counted_where_whole_ones_are() -> Told:
+    world, record = writing("1234", backed_up_counts="batches")
+    world.do(WriteDone(id=record.id, pages=2), WriteDone(id=record.id, pages=1))
+    op, step = world.seen(Poll(writes=1))
+    return world, op, told(step, backed_up=3)
+
+
+@broken_steps.broken("HC-STORE-14")
 def a_page_that_was_there_is_counted_as_prefetched() -> Told:
     world, record = reading()
     world.do(ReadDone(id=record.id, pages=2))

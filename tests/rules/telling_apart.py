@@ -52,6 +52,7 @@ OTHER: dict[str, object] = {
     "cancelled_query": "goes_on",
     "give_back": "queued",
     "storage_retries": 1,
+    "backed_up_counts": "batches",
     "attach_offers": False,
     "hash_namespace": False,
     "write_back_protects": True,

@@ -88,7 +88,7 @@ class Engine:
         params = self.traits.init_params
         common = {
             "req_to_token_pool": self.req_to_token_pool, "token_to_kv_pool_allocator": self.allocator,
-            "page_size": self.page_size, "tp_cache_group": torch.distributed.group.WORLD, "enable_metrics": False,
+            "page_size": self.page_size, "tp_cache_group": torch.distributed.group.WORLD, "enable_metrics": True,
         }  # fmt: skip
         if params is None:
             self.cache = accepted(self.traits.cache, **common, **SERVER_ARGS.__dict__, model_name="model")

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from hicache_ref.adapters.sglang_hiradix.books import Copy, Fetch
 from hicache_ref.adapters.sglang_hiradix.caller import Caller
+from hicache_ref.adapters.sglang_hiradix.metrics import TALLY
 from hicache_ref.adapters.sglang_hiradix.stepper import StepQueue
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.outcomes import Polled
@@ -45,8 +46,10 @@ class PollingCaller(Caller):
         books = self.books
         open_before = {fetch.name for fetch in books.fetches.values() if self.is_open(fetch)}
         before = {name: tuple(queue.queue) for name, queue in self._queues(_HITS, _REVOKED, _READ, _RELEASED)}
+        TALLY.take()
         with self._letting(op):
             self.engine.cache.check_hicache_events()
+        prefetched, backed_up = self.counted()
         gone = {name: items[: self._count_gone(name, items)] for name, items in before.items()}
         backups, loads = self._acknowledged("host"), self._acknowledged("device")
         answered = self._answered(before, gone)
@@ -63,14 +66,24 @@ class PollingCaller(Caller):
             backups=backups, loads=loads, answers=tuple(fetch.name for fetch in answered), revoked=revoked,
             reads=tuple(fetch.name for fetch in reads), committed=tuple(dict.fromkeys(committed)),
             writes=tuple(backup.name for backup in written), releases=self._pages_in(gone.get(_RELEASED, ())),
+            prefetched=prefetched, backed_up=backed_up,
         )  # fmt: skip
+
+    def counted(self) -> tuple[int | None, int | None]:
+        """Pages that the cache reported as prefetched and as backed up since the last look; None where none counts."""
+        tokens = TALLY.take()
+        if not getattr(self.engine.cache, "enable_storage_metrics", False):
+            return None, None
+        prefetched, backed_up = (count // self.engine.page_size for count in tokens)
+        return prefetched, backed_up
 
     def poll_storage_to_the_end(self) -> None:
         """All that has ended in storage is applied, unless the cache applies nothing in many polls (HC-CONF-15)."""
         in_vain = 0
         while in_vain < ops.POLLS_IN_VAIN_MAX:
             told = self.on_poll(ops.Poll(answers=_ALL, reads=_ALL, writes=_ALL, releases=_ALL))
-            in_vain = 0 if told != Polled() else in_vain + 1
+            nothing = Polled(prefetched=told.prefetched, backed_up=told.backed_up)
+            in_vain = in_vain + 1 if told == nothing else 0
             unreleased = any(queue.queue for _, queue in self._queues(_RELEASED))
             if not (unreleased or self.books.answered or self.books.reads or self.books.written):
                 return

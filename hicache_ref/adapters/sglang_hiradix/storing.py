@@ -3,6 +3,7 @@
 from typing import Any
 
 from hicache_ref.adapters.sglang_hiradix.books import Fetch
+from hicache_ref.adapters.sglang_hiradix.metrics import TALLY
 from hicache_ref.adapters.sglang_hiradix.polling import PollingCaller
 from hicache_ref.adapters.sglang_hiradix.stepper import Answer, StepThread
 from hicache_ref.adapters.sglang_hiradix.workers import QUERIES, READS, WRITES
@@ -140,16 +141,18 @@ class StoringCaller(PollingCaller):
         cache = self.engine.cache
         self.watch.inserted = None
         since = next((fetch.since for fetch in self.books.fetches.values() if self._is_its(fetch, op.rid)), op.now)
+        TALLY.take()
         done = self.engine.progress(op.rid, (op.now - since) / _MILLISECONDS, op.agreed)
+        prefetched, _ = self.counted()
         self.forget_closed()
         if not done:
-            return Progressed(done=False)
+            return Progressed(done=False, prefetched=prefetched)
         if hasattr(cache, "pop_prefetch_loaded_tokens"):
             loaded = int(cache.pop_prefetch_loaded_tokens(self.engine.handle(op.rid)))
         else:
             length, known = self.watch.inserted or (0, 0)
             loaded = length - known
-        return Progressed(done=True, loaded=loaded // self.engine.page_size)
+        return Progressed(done=True, loaded=loaded // self.engine.page_size, prefetched=prefetched)
 
     def on_abort(self, op: ops.Abort) -> Done:
         """The cache waits for this request no more."""

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from hicache_ref.adapters.sglang_hiradix.importing import Stub
+from hicache_ref.adapters.sglang_hiradix.metrics import StorageCollector
 
 _AMPLE_BYTES = 1 << 50
 
@@ -222,6 +223,7 @@ def _setting(name: str, default: str = "false") -> bool:
 
 GIVEN: dict[str, Any] = {
     "NetworkAddress": Bag,
+    "StorageMetricsCollector": StorageCollector,
     "TorchMemorySaverAdapter": _MemorySaver,
     "alloc_mmap": lambda dims, dtype: torch.zeros(dims, dtype=dtype),
     "ceil_align": lambda a, b: -(-a // b) * b,
@@ -247,6 +249,8 @@ GIVEN: dict[str, Any] = {
     "mamba_checkpoint_grid": lambda page: lcm(SERVER_ARGS.mamba_cache_chunk_size, page),
     "next_power_of_2": lambda n: 1 << (n - 1).bit_length() if n > 0 else 1,
     "rank_consensus": _in_order,
+    # Its last argument is the class that is taken unless a server names another.
+    "resolve_collector_class": lambda *given: given[-1],
     **TRANSFERS,
     **{
         name: lambda *_: SERVER_ARGS
