@@ -137,13 +137,20 @@ class StateEvictionStopsEarly(Model):
             return
 
 
-@plant_in_hybrid("state-eviction-wants-leaves", "K11", OWN, expected=("HC-STATE-09", "HC-EVICT-02", "HC-EVICT-06"))
+@plant_in_hybrid(
+    "state-eviction-wants-leaves", "K11", OWN,
+    expected=("HC-STATE-09", "HC-EVICT-02", "HC-EVICT-06", "HC-EVICT-08", "HC-LOAD-04"),
+)  # fmt: skip
 class StateEvictionWantsLeaves(Model):
     """Only states of leaves are evicted: those of inner nodes stay for ever, and requests find no slot."""
 
     def _state_victims(self, pool_name: PoolName) -> Iterator[Node]:
-        """Leaves of the tree."""
-        return (node for node in super()._state_victims(pool_name) if not node.children)
+        """Leaves of the tree; what is passed over is no victim."""
+        for node in super()._state_victims(pool_name):
+            if node.children:
+                self.victims.pop()
+            else:
+                yield node
 
 
 @plant_in_hybrid("host-states-never-refreshed", "K5", "R13", expected="HC-EVICT-02")
@@ -190,7 +197,7 @@ class KvGoesStateStays(Model):
             node.at[STATE_DEVICE] = slots
 
 
-@plant_in_hybrid("state-slot-freed-twice", "K2", "R18", expected=("HC-PAGE-08", "HC-PAGE-01"))
+@plant_in_hybrid("state-slot-freed-twice", "K2", "R18", expected=("HC-PAGE-08", "HC-PAGE-01", "HC-STATE-09"))
 class StateSlotFreedTwice(Model):
     """A state slot that an eviction gives up is freed once more by the node that it came from.
 
