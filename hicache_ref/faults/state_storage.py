@@ -14,6 +14,7 @@ from hicache_ref.vocabulary.operations import Abort, Progress, ReadDone, WriteDo
 from hicache_ref.vocabulary.outcomes import Done, Progressed
 
 _plant = partial(plant_in_hybrid, storage=True)
+_EARLY_SLOT = {"prefetch_state": "submission", "unread_slot": "given_up"}
 
 
 class _FreesAtOnce(Model):
@@ -61,6 +62,15 @@ class StopFreesSlotThatIsRead(_FreesAtOnce):
         told = super().on_progress(op)
         self._free(slots)
         return told
+
+
+@_plant("unread-slot-is-kept", "K1", OWN, expected="HC-STATE-37", rules=_EARLY_SLOT)
+class UnreadSlotIsKept(Model):
+    """A prefetch that is closed before it reads keeps its state slot, though by the rules nothing needs it."""
+
+    def _never_gets_a_state(self, record: Prefetch) -> bool:
+        """It is not asked."""
+        return False
 
 
 @_plant("state-of-longer-prefix", "K12", "D26", "OR-5", expected=("HC-STATE-31", "HC-PAGE-07", "HC-XFER-08"))

@@ -85,7 +85,7 @@ class CommitRules(PrefetchRules):
         """No request waits for the prefetch; returns the pages that the scheduler knows to be read.
 
         The rest stays with the I/O, which is told to stop, and goes when its end is applied; so does the state slot,
-        unless it is taken `with_state`.
+        unless it is taken `with_state`, or the rule `unread_slot` gives it up.
         """
         storage = self.storage
         record = self._prefetch(name)
@@ -98,7 +98,7 @@ class CommitRules(PrefetchRules):
         if isinstance(record, PrefetchReading | PrefetchEnded):
             cut |= {"pages": rest, "hashes": record.hashes[known:], "key": record.key[known:]}
             cut |= {"done": record.done - known, "known": 0}
-        if with_state:
+        if with_state or self._never_gets_a_state(record):
             cut["states"] = ()
         storage.records[name] = record.model_copy(update=cut)
         for index, (each, done) in enumerate(storage.reads):
@@ -111,6 +111,10 @@ class CommitRules(PrefetchRules):
             self.effects.append(StorageCancel(id=name))
         self.update_leaf(record.anchor)
         return taken
+
+    def _never_gets_a_state(self, record: Prefetch) -> bool:
+        """Whether no I/O writes the slot of this prefetch any more once it is closed (rule `unread_slot`)."""
+        return self.rules.unread_slot == "given_up" and isinstance(record, PrefetchQueued | PrefetchAnswered)
 
     def give_up_queued(self, name: str) -> None:
         """A closed prefetch whose query was not answered is over: its worker has nothing of it any more."""

@@ -4,6 +4,7 @@ from hicache_ref.model.records import BackupEnded, PrefetchReading
 from hicache_ref.model.state import FREE
 from hicache_ref.requirements.change import Change
 from hicache_ref.requirements.commits import committed, is_whole
+from hicache_ref.requirements.prefetch import Reading
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.rows import NOWHERE
 from hicache_ref.requirements.state import AnyChange
@@ -79,6 +80,22 @@ def anchor_keeps_its_state(change: AnyChange) -> int:
         failed = isinstance(change.told, Polled) and bool(change.told.backups or change.told.loads)
         if now.host_state is None and not failed:
             raise Broken.because(f"{record.id} hangs on node {record.anchor}, which lost its state on host")
+    return judged
+
+
+@step("HC-STATE-37", needs="storage")
+def unread_slot_goes_by_rule(change: AnyChange) -> int:
+    """The slot of a prefetch that is closed before it reads is free, or by the rule left to it until it is over."""
+    before, after, judged = change.before, change.after, 0
+    for record in before.storage.opened if before.states else ():
+        now = after.storage.prefetch(record.id)
+        if isinstance(record, Reading) or not record.states or (now is not None and now.rid is not None):
+            continue
+        judged += 1
+        is_left = now is not None and before.rules.unread_slot == "left"
+        holder = after.states[1].held.get(record.states[0])
+        if holder != (None if is_left else FREE):
+            raise Broken.because(f"{record.id} was closed before it read, and its state slot went to {holder}")
     return judged
 
 

@@ -86,8 +86,12 @@ PRESETS: dict[str, Mapping[str, object]] = {
     | _SPLIT_STATES
     | _EARLY
     | {"prefetch_capacity": "host_minus_device_clamped", "prefetch_timeout": "linear"},
-    "sglang-himamba-0.5.15": _HIMAMBA | _SPLIT_STATES | _PREFIXES | _BEFORE_QUERY | {"truncation_counts_less": True},
-    "sglang-himamba-0.5.16": _HIMAMBA | _PREFIXES | {"prefetch_state": "submission"},
+    "sglang-himamba-0.5.15": _HIMAMBA
+    | _SPLIT_STATES
+    | _PREFIXES
+    | _BEFORE_QUERY
+    | {"truncation_counts_less": True, "unread_slot": "given_up"},
+    "sglang-himamba-0.5.16": _HIMAMBA | _PREFIXES | {"prefetch_state": "submission", "unread_slot": "given_up"},
     "sglang-0.5.23": _SGLANG | _UNIFIED,
     "sglang-unified-0.5.23": _SGLANG | _UNIFIED | _UNIFIED_STATES,
 }

@@ -100,6 +100,9 @@ class Rules(Frozen):
     prefetch_state: Literal["pages", "submission"] = "pages"
     """Whether a prefetch takes its state slot with its host pages, or in any case when it is asked for."""
 
+    unread_slot: Literal["left", "given_up"] = "left"
+    """Whether the state slot of a prefetch that is closed before it reads is left to it, or given up at once."""
+
     prefetch_clock: Literal["submission", "first_poll"] = "submission"
     """When the time of a prefetch begins: at submission, or when its request first asks in vain."""
 

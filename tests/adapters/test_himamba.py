@@ -13,6 +13,7 @@ from hicache_ref.trace import read_trace
 from hicache_ref.vocabulary.keys import Key
 from hicache_ref.vocabulary.observation import IssuedCopy
 from hicache_ref.vocabulary.operations import (
+    Abort,
     Attach,
     Audit,
     CopyDone,
@@ -218,6 +219,25 @@ def test_states_are_stored_and_fetched(version: str) -> None:
     driven(LoadBack(key=key(1, 2, 3), rid="z"))
     driven(CopyDone(ticket="d:1.2.3"))
     assert end(1, 2, 3) == driven.state_of_request("z")
+    assert {} == driven.twice()
+
+
+@pytest.mark.parametrize("version", ALL_RELEASES[1:])
+def test_nobody_writes_the_slot_of_a_prefetch_that_was_closed_before_it_read(version: str) -> None:
+    """Goal: the rule unread_slot is no fault. Method: another's state takes the only slot, then the closed one ends."""
+    sizes = Sizes(device_pages=8, host_pages=24, host_states=1)
+    driven = Driven(sizes, version=version, storage="file")
+    driven.attach()
+    driven.only_stored(1, 2, 3)
+    driven(Prefetch(rid="q", key=key(1, 2, 3)))
+    assert () == driven.see().free_host_state
+    driven(Abort(rid="q"))
+    assert (0,) == driven.see().free_host_state
+    driven.insert(4)
+    driven.back_up(4)
+    for operation in (QueryDone(id="p:1.2.3", hits=3), EVERYTHING, ReadDone(id="p:1.2.3", pages=2), EVERYTHING):
+        driven(operation)
+    assert (end(4), end(4)) == driven.states(4)
     assert {} == driven.twice()
 
 

@@ -15,11 +15,11 @@ from tests.adapters.himamba_driven import ALL_RELEASES, child
 
 pytestmark = pytest.mark.peers
 
-LONGEST_TRACE = 17
+LONGEST_TRACE = 18
 IDS_OF_0_5_15 = {
     "split-hides-backup", "cascade-ends-eviction", "write-back-without-room", "load-leaks-slot", "leaf-without-state",
     "late-state-not-backed-up", "double-free", "load-starts-elsewhere", "load-loses-source", "locked-leaf-is-evicted",
-    "host-eviction-goes-on", "host-state-not-refreshed", "quota-ignored", "closed-prefetch-frees-slot",
+    "host-eviction-goes-on", "host-state-not-refreshed", "quota-ignored", "closed-prefetch-leaves-room",
     "commit-stamps-without-moving", "namespace-unhashed", "fetched-below-a-gap", "write-raises", "read-raises",
     "lock-is-stolen", "anchor-loses-state", "unhashed-prefix", "split-loses-prefix", "state-of-longer-prefix",
     "failed-attach-leaves-policy", "policy-over-gaps",

@@ -3,6 +3,7 @@
 from hicache_ref.model.records import PrefetchEnded
 from hicache_ref.vocabulary.ids import STATE_HOST
 from hicache_ref.vocabulary.operations import (
+    Abort,
     CopyDone,
     Poll,
     Prefetch,
@@ -45,6 +46,14 @@ def a_state_that_came_is_not_in_its_slot() -> Told:
     op, step = world.seen(ReadDone(id=record.id, pages=2, state=True))
     world.state.pools[STATE_HOST].stamp[record.states[0]] = None
     return world, op, step
+
+
+@broken_steps.broken("HC-STATE-37")
+def an_aborted_query_keeps_its_slot() -> Told:
+    world = attached(state=True, prefetch_state="submission", unread_slot="given_up")
+    world.do(Prefetch(rid="q", key=key("12")))
+    world.model._never_gets_a_state = lambda record: False  # type: ignore[method-assign]
+    return world, *world.seen(Abort(rid="q"))
 
 
 @broken_steps.broken("HC-STATE-31", "HC-PREF-07")

@@ -76,6 +76,7 @@ OTHER: dict[str, object] = {
     "load_under_load": "refused",
     "state_copy": "blocking",
     "prefetch_state": "submission",
+    "unread_slot": "given_up",
     "dead_ends": "stay",
     "late_states": "insert",
     "host_states": "arrived",
@@ -108,6 +109,7 @@ SETTING: dict[str, dict[str, object]] = {
     "split_stamps_state": {"write_through_threshold": 9, "split_stamps": "both", "match_stamps_states": "path"},
     "load_under_load": {"write_policy": "write_back", "write_back_copy": "blocking"},
     "storage_put": {"attach_offers": False},
+    "unread_slot": {"prefetch_state": "submission"},
     "read_tail": {"prefetch_progress": "live"},
     "write_back_states": {"write_policy": "write_back", "write_back_copy": "blocking"},
 }
@@ -116,9 +118,13 @@ SETTING: dict[str, dict[str, object]] = {
 OF_STATES = {
     "match_stamps_states", "split_stamps_state", "load_keeps_state_above", "prefetch_state", "state_copy", "dead_ends",
     "late_states", "host_states", "lock_state", "branching", "write_back_states",
-    "load_under_load",
+    "load_under_load", "unread_slot",
 }  # fmt: skip
 """Rules that only matter to a hybrid model."""
+
+
+SLOTS = {"unread_slot": {"host_states": 1}}
+"""Sizes without which walks seldom meet what the rule decides."""
 
 
 class OtherRule(ReferenceAdapter):
@@ -139,7 +145,7 @@ class OtherRule(ReferenceAdapter):
 
 def base_profile(rule: str) -> Profile:
     """The reference rules, with what else the rule needs to matter."""
-    sizes = Sizes(device_pages=5, host_pages=4)
+    sizes = Sizes(device_pages=5, host_pages=4, **SLOTS.get(rule, {}))
     rules = Rules.model_validate(SETTING.get(rule, {}))
     return Profile(rules=rules, sizes=sizes, state=rule in OF_STATES, name=f"rule {rule}")
 
