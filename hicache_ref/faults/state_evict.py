@@ -142,12 +142,12 @@ class StateEvictionStopsEarly(Model):
     expected=("HC-STATE-09", "HC-EVICT-02", "HC-EVICT-06", "HC-EVICT-08", "HC-LOAD-04"),
 )  # fmt: skip
 class StateEvictionWantsLeaves(Model):
-    """Only states of leaves are evicted: those of inner nodes stay for ever, and requests find no slot."""
+    """Only states of leaves leave the device: those of inner nodes stay for ever, and requests find no slot."""
 
     def _state_victims(self, pool_name: PoolName) -> Iterator[Node]:
         """Leaves of the tree; what is passed over is no victim."""
         for node in super()._state_victims(pool_name):
-            if node.children:
+            if node.children and pool_name == STATE_DEVICE:
                 self.victims.pop()
             else:
                 yield node
