@@ -26,6 +26,13 @@ STATE_POOLS = frozenset({"mamba"})
 """Pools of recurrent state: cut by rank also where the attention pages are replicated, and never into K and V."""
 
 Rank = Annotated[int, Field(ge=0)]
+LabelName = Annotated[str, Field(pattern=r"^([a-zA-Z]|_[a-zA-Z0-9])[a-zA-Z0-9_]*$")]
+"""The name of a label, as Prometheus takes it; those that begin with two underscores are its own."""
+
+PLACE_LABELS = (
+    "storage_backend", "tp_rank", "dp_rank", "pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size",
+)  # fmt: skip
+"""Labels that say whose numbers are published, under upstream's names."""
 
 
 class StorageConfig(Frozen):
@@ -71,6 +78,12 @@ class StorageConfig(Frozen):
     tag: str = ""
     """Tenant, revision of the weights, or what else must not be mixed."""
 
+    metrics: bool = False
+    """Whether the store is to measure its work (upstream: enable_storage_metrics); it names nothing (HC-STORE-42)."""
+
+    metric_labels: dict[LabelName, str] = {}
+    """What the operator adds to the labels of all that is published (upstream: extra_metric_labels)."""
+
     extra: dict[str, JsonValue] = {}
     """The backend's own options; they name nothing."""
 
@@ -79,6 +92,13 @@ class StorageConfig(Frozen):
         for rank, size in (("tp_rank", "tp_size"), ("pp_rank", "pp_size"), ("cp_rank", "cp_size")):
             if getattr(self, rank) >= getattr(self, size):
                 raise ValueError(f"{rank} is {getattr(self, rank)}, expected less than {size} = {getattr(self, size)}")
+        return self
+
+    @model_validator(mode="after")
+    def _labels_add(self) -> "StorageConfig":
+        for name in self.metric_labels:
+            if name in PLACE_LABELS:
+                raise ValueError(f"metric_labels has {name}, expected none of {', '.join(PLACE_LABELS)}")
         return self
 
     @model_validator(mode="after")

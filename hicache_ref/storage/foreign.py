@@ -10,6 +10,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from hicache_ref.storage.base import (
     Buffer,
     Handle,
@@ -22,6 +24,7 @@ from hicache_ref.storage.base import (
     flat,
 )
 from hicache_ref.storage.config import StorageConfig
+from hicache_ref.storage.measured import Measured
 from hicache_ref.storage.tensors import torch_of
 
 Values = Literal["memoryviews", "tensors"]
@@ -83,6 +86,7 @@ def sglang_config(config: StorageConfig) -> SglangConfig:
         should_split_heads=config.split_heads,
         dp_rank=config.dp_rank,
         extra_config=dict(config.extra),
+        enable_storage_metrics=config.metrics,
         is_storage_writer=not config.replicated or config.tp_rank == 0,
         dtype=config.dtype,
         layout=config.layout,
@@ -160,6 +164,18 @@ class ForeignBackend(Handle):
         """Raises Unsupported: every store of SGLang's counts in its own way."""
         self.expect_open()
         raise Unsupported("SGLang's interface says nothing of what is counted")
+
+    def measured(self) -> Measured:
+        """What `get_stats` tells. Raises Unsupported where it tells nothing, and Malformed for no StorageMetrics."""
+        self.expect_open()
+        told = self._made.get_stats() if callable(getattr(self._made, "get_stats", None)) else None
+        if told is None:
+            raise Unsupported("it has no get_stats, or that answers None")
+        try:
+            return Measured.model_validate({name: getattr(told, name) for name in Measured.model_fields})
+        except (AttributeError, ValidationError) as error:
+            what = "lists prefetch_pgs, backup_pgs, prefetch_bandwidth and backup_bandwidth of numbers, none below 0"
+            raise Malformed(f"get_stats answers {told!r}, expected {what}") from error
 
     def _let_go(self) -> None:
         if callable(close := getattr(self._made, "close", None)):

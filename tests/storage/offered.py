@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,114 @@ class NamesByConfiguration:
 
     def clear(self) -> None:
         self.pages.clear()
+
+
+@dataclass
+class StorageMetrics:
+    """As SGLang has it."""
+
+    prefetch_pgs: list[int] = field(default_factory=list)
+    backup_pgs: list[int] = field(default_factory=list)
+    prefetch_bandwidth: list[float] = field(default_factory=list)
+    backup_bandwidth: list[float] = field(default_factory=list)
+
+
+class Measures(NamesByConfiguration):
+    """It measures its batches where it is asked to, and tells each once."""
+
+    objects_a_page = 1
+
+    def __init__(self, config: SglangConfig, extra: dict[str, object]) -> None:
+        super().__init__(config, extra)
+        self.is_asked = config.enable_storage_metrics
+        self.metrics = StorageMetrics()
+
+    def batch_get(self, keys: list[str], targets: list[Buffer]) -> list[Buffer | None] | int | None:
+        found = super().batch_get(keys, targets)
+        if self.is_asked:
+            self.metrics.prefetch_pgs.append(self.objects_a_page * len(keys))
+            self.metrics.prefetch_bandwidth.append(1.5)
+        return found
+
+    def batch_set(self, keys: list[str], values: list[Buffer]) -> bool:
+        done = super().batch_set(keys, values)
+        if self.is_asked:
+            self.metrics.backup_pgs.append(self.objects_a_page * len(keys))
+            self.metrics.backup_bandwidth.append(0.5)
+        return done
+
+    def get_stats(self) -> Any:
+        told, self.metrics = self.metrics, StorageMetrics()
+        return told
+
+
+class MeasuresNothing(Measures):
+    """It answers None, as SGLang's file backend does."""
+
+    def get_stats(self) -> Any:
+        return None
+
+
+class MeasuresOtherCalls(Measures):
+    """It measures nothing of the generic calls, for the engine makes others."""
+
+    def __init__(self, config: SglangConfig, extra: dict[str, object]) -> None:
+        super().__init__(config, extra)
+        self.is_asked = False
+
+
+class TellsAgain(Measures):
+    """What it has told it tells again."""
+
+    def get_stats(self) -> Any:
+        return replace(self.metrics)
+
+
+class MeasuresObjects(Measures):
+    """K and V of a page count as two."""
+
+    objects_a_page = 2
+
+
+class LosesASpeed(Measures):
+    """A list is emptied before it is told."""
+
+    def get_stats(self) -> Any:
+        told = super().get_stats()
+        told.backup_bandwidth.clear()
+        return told
+
+
+class TellsFromTheStart(Measures):
+    """It tells a batch that nobody has moved."""
+
+    def __init__(self, config: SglangConfig, extra: dict[str, object]) -> None:
+        super().__init__(config, extra)
+        self.metrics = StorageMetrics(backup_pgs=[0], backup_bandwidth=[0.0])
+
+
+class TellsADictionary(Measures):
+    """It has a form of its own."""
+
+    def get_stats(self) -> Any:
+        return {"prefetch_pgs": []}
+
+
+class TellsNoSpeed(Measures):
+    """A batch that took no time has no speed."""
+
+    def batch_set(self, keys: list[str], values: list[Buffer]) -> bool:
+        done = super().batch_set(keys, values)
+        self.metrics.backup_bandwidth = [float("nan") for _ in self.metrics.backup_bandwidth]
+        return done
+
+
+class NamesByAllItIsTold(NamesByConfiguration):
+    """Its names have whether it measures in them."""
+
+    def __init__(self, config: SglangConfig, extra: dict[str, object]) -> None:
+        super().__init__(config, extra)
+        self.form += f"_{config.enable_storage_metrics}"
 
 
 class IgnoresTheDataType(NamesByConfiguration):

@@ -10,12 +10,14 @@ from pydantic import ValidationError
 
 from hicache_ref.storage.config import (
     LAYOUTS,
+    PLACE_LABELS,
     STATE_POOLS,
     StorageConfig,
     object_keys,
     sglang_file_name,
     sglang_keys,
 )
+from hicache_ref.storage.measured import labels
 
 HASH = "ab" * 32
 BASE: dict[str, Any] = {"model_name": "org/model", "page_size": 16}
@@ -239,3 +241,35 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], what: str) -> None:
     """Goal: no key for a rank that is not there. Method: one mistake each."""
     with pytest.raises(ValidationError, match=what):
         StorageConfig(**BASE | changes)
+
+
+def test_no_two_ranks_publish_under_the_same_labels() -> None:
+    """Goal: numbers of ranks do not merge. Method: every rank of 3 stages, 2 replicas, 2 context ranks, 2 shares."""
+    places = [
+        StorageConfig.of_rank(rank, 8, attention_dp=2, cp_size=2, **BASE, pp_rank=stage, pp_size=3)
+        for stage in range(3)
+        for rank in range(8)
+    ]
+    told = [labels(config, "files") for config in places]
+
+    assert 24 == len({tuple(each.items()) for each in told})
+    assert {PLACE_LABELS} == {tuple(each) for each in told}
+    assert {
+        "storage_backend": "files", "tp_rank": "1", "dp_rank": "1", "pp_rank": "2", "pp_size": "3",
+        "attn_cp_rank": "1", "attn_cp_size": "2",
+    } == told[-1]  # fmt: skip
+
+
+def test_the_operators_labels_join_ours() -> None:
+    """Goal: what an operator adds replaces nothing. Method: a new label, each of ours, and names that are none."""
+    config = StorageConfig(**BASE, metric_labels={"cluster": "a"})
+    assert ("cluster", "a") == list(labels(config, "files").items())[-1]
+    for name in (*PLACE_LABELS, "", "1st", "a-b", "__name__"):
+        with pytest.raises(ValidationError, match="metric_labels"):
+            StorageConfig(**BASE, metric_labels={name: "a"})
+
+
+def test_metrics_name_nothing() -> None:
+    """Goal: HC-STORE-42 of our own keys. Method: the same page with and without."""
+    config = StorageConfig(**BASE, metrics=True, metric_labels={"cluster": "a"})
+    assert object_keys(StorageConfig(**BASE), HASH) == object_keys(config, HASH)

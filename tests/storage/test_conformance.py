@@ -15,6 +15,7 @@ from tests.storage.servers import mooncake_master, redis_server
 
 CLEAR = Terms(CONFIG, clear=True)
 PROCESSES = {"HC-STORE-33", "HC-STORE-34"}
+UNMEASURED = {"HC-STORE-41": "the store measures nothing"}
 
 
 def broken_rules(report: Report) -> set[str]:
@@ -36,7 +37,7 @@ def test_memory_conforms() -> None:
     """Goal: an honest store passes. Method: the whole kit; only what needs other processes is not judged."""
     report = check(subject_of("memory://conforms"), CLEAR)
 
-    assert dict.fromkeys(PROCESSES, "no other process sees the pages of this store") == told(report)
+    assert dict.fromkeys(PROCESSES, "no other process sees the pages of this store") | UNMEASURED == told(report)
     assert set(RULES) == {each.rule for each in report.results}
 
 
@@ -44,20 +45,20 @@ def test_files_conform(tmp_path: Path) -> None:
     """Goal: the default store keeps every rule, also between processes. Method: the whole kit."""
     report = check(subject_of(f"files://{tmp_path}"), CLEAR)
 
-    assert {} == told(report)
+    assert UNMEASURED == told(report)
     assert [".writers"] == [path.name for path in tmp_path.iterdir()]
 
 
 def test_redis_conforms(tmp_path: Path) -> None:
     """Goal: a server that several machines share keeps every rule. Method: the whole kit on a server of our own."""
     with redis_server(tmp_path) as url:
-        assert {} == told(check(subject_of(url), CLEAR))
+        assert UNMEASURED == told(check(subject_of(url), CLEAR))
 
 
 def test_mooncake_conforms(tmp_path: Path) -> None:
     """Goal: the store that operators name most keeps every rule. Method: the whole kit on a master of our own."""
     with mooncake_master(tmp_path) as url:
-        assert {} == told(check(subject_of(url), CLEAR))
+        assert UNMEASURED == told(check(subject_of(url), CLEAR))
 
 
 @pytest.mark.parametrize("kind", BROKEN, ids=lambda kind: kind.__name__)
@@ -99,9 +100,41 @@ def test_objects_with_the_methods_of_sglang(store: str, rules: set[str]) -> None
     report = check(subject_of(f"tests.storage.offered:{store}"), CLEAR)
 
     assert rules == broken_rules(report)
-    assert {"HC-STORE-33", "HC-STORE-34", "HC-STORE-39", "HC-STORE-40"} == {
+    assert {"HC-STORE-33", "HC-STORE-34", "HC-STORE-39", "HC-STORE-40", "HC-STORE-41"} == {
         each.rule for each in report.results if each.not_judged
     }
+
+
+@pytest.mark.parametrize(
+    ("store", "broken"),
+    [
+        ("Measures", None),
+        ("MeasuresNothing", None),
+        ("MeasuresOtherCalls", None),
+        ("TellsAgain", "batches that were told are told again"),
+        ("TellsFromTheStart", "batches are told before one was moved"),
+        ("MeasuresObjects", "batches stored are told as 10 pages, expected 5"),
+        ("LosesASpeed", "1 batches stored are told with 0 speeds, expected one for each"),
+        ("TellsADictionary", "get_stats answers {'prefetch_pgs': []}, expected lists prefetch_pgs"),
+        ("TellsNoSpeed", "get_stats answers StorageMetrics(prefetch_pgs=[6]"),
+    ],
+)
+def test_what_is_measured(store: str, broken: str | None) -> None:
+    """Goal: HC-STORE-41 can fail, and asks nobody to measure. Method: lawful stores, and some wrong in one way each."""
+    report = check(subject_of(f"tests.storage.offered:{store}"), CLEAR)
+
+    told = {each.result.breaks: each.result.broken for each in report.findings}
+    assert ({"HC-STORE-41"} if broken else set()) == set(told)
+    assert (told.get("HC-STORE-41") or "").startswith(broken or "")
+    judged = {each.rule: each.judged for each in report.results}
+    assert (2 if store == "Measures" else 0) == judged["HC-STORE-41"]
+
+
+def test_a_store_whose_names_say_whether_it_measures() -> None:
+    """Goal: HC-STORE-42 can fail. Method: a store that makes its names of all that it is told."""
+    report = check(subject_of("tests.storage.offered:NamesByAllItIsTold"), CLEAR)
+
+    assert {"HC-STORE-42"} == broken_rules(report)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +165,7 @@ def test_a_fault_is_told_once() -> None:
     assert {"HC-STORE-20", "HC-STORE-24", "HC-STORE-25"} <= set(first.also)
     assert ["HC-STORE-23", "HC-STORE-31", "HC-STORE-32"] == sorted(each.result.breaks for each in refused)
     assert ["raises StorageError: disk 1 is full"] == [each.result.broken for each in raised]
-    assert len(RULES) - 1 == len(raised[0].also)
+    assert len(RULES.keys() - UNMEASURED) - 1 == len(raised[0].also)
 
 
 def test_a_break_says_through_which_handle() -> None:
@@ -171,7 +204,7 @@ def test_the_store_is_emptied_only_if_that_is_allowed() -> None:
     report = check(subject_of("memory://in%20use"))
 
     assert 1 == other.exists(["theirs"])
-    assert {"HC-STORE-35"} == {each.rule for each in report.results if each.not_judged} - PROCESSES
+    assert {"HC-STORE-35"} == {each.rule for each in report.results if each.not_judged} - PROCESSES - UNMEASURED.keys()
     check(subject_of("memory://in%20use"), CLEAR)
     assert 0 == other.exists(["theirs"])
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from hicache_ref.storage.base import Malformed
 from hicache_ref.storage.config import StorageConfig
-from hicache_ref.storage.conformance import lifecycle, names, presence, writers
+from hicache_ref.storage.conformance import lifecycle, measures, names, presence, writers
 from hicache_ref.storage.conformance.kit import Broken, Kit, NotJudged, Subject, Terms
 from hicache_ref.storage.conformance.rules import RULES, Rule
 from hicache_ref.storage.foreign import ForeignBackend, Values
@@ -25,7 +25,7 @@ from hicache_ref.vocabulary.base import Frozen
 
 __all__ = ["CONFIG", "RULES", "Finding", "Report", "Result", "Subject", "Terms", "check", "subject_of"]
 
-JUDGES = (presence, names, lifecycle, writers)
+JUDGES = (presence, names, lifecycle, measures, writers)
 """The modules of rules, which enter theirs when they are imported."""
 
 CONFIG = StorageConfig(model_name="hicache-ref/conformance", page_size=16)

@@ -11,6 +11,7 @@ from typing import Any
 from hicache_ref.storage.base import Backend, Buffer, Stats
 from hicache_ref.storage.config import StorageConfig, object_keys
 from hicache_ref.storage.conformance.peer import Peer, page_bytes
+from hicache_ref.storage.measured import Measured, measured
 from hicache_ref.vocabulary.ids import PageHash
 
 PAGE = 4096
@@ -127,6 +128,11 @@ class Watched:
     def stats(self) -> Stats:
         """What the store says."""
         answer: Stats = self._call("stats", "", self.inner.stats)
+        return answer
+
+    def measured(self) -> Measured:
+        """What the store has measured since it was asked last."""
+        answer: Measured = self._call("measured", "", measured, self.inner)
         return answer
 
     def close(self) -> None:
