@@ -24,6 +24,7 @@ from hicache_ref.cli.common import (
     ReportFolder,
     SeedOption,
     StepTimeoutOption,
+    finite,
     profile_of,
     progress,
     requirements_of,
@@ -78,7 +79,11 @@ def check(
     time_budget: Annotated[
         float | None,
         typer.Option(
-            "--time-budget", min=0.001, metavar="S", help="End after so many seconds  [default: 10 if no other]"
+            "--time-budget",
+            min=0.001,
+            callback=finite,
+            metavar="S",
+            help="End after so many seconds  [default: 10 if no other]",
         ),
     ] = None,
     step_timeout: StepTimeoutOption = STEP_TIMEOUT,

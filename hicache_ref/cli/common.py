@@ -1,6 +1,7 @@
 """What the commands share: options, problems of the user, progress on a terminal, and output in two formats."""
 
 import json
+import math
 import os
 import signal
 import sys
@@ -28,6 +29,13 @@ class Problem(Exception):
     """The user asked for something that cannot be; the text says what, and what was expected."""
 
 
+def finite(value: float | None) -> float | None:
+    """The number. Raises typer.BadParameter for what is none or has no end, which a minimum alone lets through."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number.")
+    return value
+
+
 class Format(StrEnum):
     """How results are written to standard output."""
 
@@ -52,7 +60,10 @@ OptionOption = Annotated[
 ]
 FetchOption = Annotated[bool, typer.Option("--fetch", help="Let the adapter download its pinned wheel.")]
 StepTimeoutOption = Annotated[
-    float, typer.Option("--step-timeout", min=0.001, metavar="S", help="Seconds for an answer of the adapter.")
+    float,
+    typer.Option(
+        "--step-timeout", min=0.001, callback=finite, metavar="S", help="Seconds for an answer of the adapter."
+    ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Where the draw begins.")]
 

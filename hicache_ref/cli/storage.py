@@ -18,6 +18,7 @@ from hicache_ref.cli.common import (
     SeedOption,
     StepTimeoutOption,
     emphasised,
+    finite,
     help_if_alone,
     progress,
     requirements_of,
@@ -116,7 +117,13 @@ def check_store(
     step_timeout: StepTimeoutOption = STEP_TIMEOUT,
     patience: Annotated[
         float,
-        typer.Option("--patience", min=0, metavar="S", help="Seconds until the key of a killed writer is free again."),
+        typer.Option(
+            "--patience",
+            min=0,
+            callback=finite,
+            metavar="S",
+            help="Seconds until the key of a killed writer is free again.",
+        ),
     ] = STEP_TIMEOUT,
     format: FormatOption = Format.text,
     no_color: NoColorOption = False,

@@ -2,9 +2,12 @@
 
 import os
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
+from typer import Typer
 
+from hicache_ref.cli import app
 from hicache_ref.trace import dumps
 from tests.meta.shell import GOOD, Shell, header, trace
 
@@ -66,6 +69,39 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], shell: Shell) -> None:
     assert (2, "", 1) == (ran.code, ran.out, len(ran.err))
     assert ran.err[0].startswith("hicache-ref: ")
     assert "Traceback" not in ran.err[0]
+    assert set() == shell.files
+
+
+def numbers_of(commands: Typer, *words: str) -> list[tuple[str, ...]]:
+    """The words up to each option, of these commands and of those below, that takes a number with a fraction."""
+    found = []
+    for command in commands.registered_commands:
+        assert command.callback is not None
+        hints = get_type_hints(command.callback, include_extras=True).values()
+        options = [hint.__metadata__[0] for hint in hints if getattr(hint, "__origin__", None) in (float, float | None)]
+        found += [(*words, str(command.name), str(option.default)) for option in options]
+    for group in commands.registered_groups:
+        assert group.typer_instance is not None
+        found += numbers_of(group.typer_instance, *words, str(group.name))
+    return found
+
+
+NUMBERS = numbers_of(app)
+
+
+def test_options_that_take_numbers_are_found() -> None:
+    """Goal: the next test has something to try. Method: options that are known to be there."""
+    assert {("check", "--time-budget"), ("replay", "--step-timeout"), ("storage", "check", "--patience")} <= {*NUMBERS}
+
+
+@pytest.mark.parametrize("words", NUMBERS, ids=" ".join)
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", "soon"])
+def test_what_is_no_length_of_time_is_refused(words: tuple[str, ...], value: str, shell: Shell) -> None:
+    """Goal: no run without end. Method: every such option (all are seconds) with what is none."""
+    ran = shell(*words, value)
+
+    assert (2, "", 1) == (ran.code, ran.out, len(ran.err))
+    assert words[-1] in ran.err[0]
     assert set() == shell.files
 
 
