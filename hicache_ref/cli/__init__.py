@@ -1,6 +1,8 @@
 """The command line. Each group of commands is a file; here they are put together, and failures become exit codes."""
 
+import errno
 import os
+import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError
@@ -14,6 +16,9 @@ from hicache_ref.cli import bench, check, explore, faults, spec, storage, traces
 from hicache_ref.cli.common import Problem, help_if_alone, say
 from hicache_ref.jsonlines import FileError
 from hicache_ref.vocabulary.adapter import AdapterError
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What is said of a full disk. Files that are written say so themselves, so that this is where results went."""
 
 BAD_INPUT, OUR_FAULT, INTERRUPTED = 2, 3, 4
 _CLICKS_CODE_FOR_CTRL_C = 130
@@ -64,8 +69,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = get_command(app).main(
             args=None if arguments is None else list(arguments), prog_name="hicache-ref", standalone_mode=False
         )
+        sys.stdout.flush()
     except (Problem, AdapterError, FileError) as error:
         say(str(error))
+        return BAD_INPUT
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            return _own_fault(error)
+        say(f"standard output: cannot be written ({error.strerror}), expected room for it")
         return BAD_INPUT
     except Exception as error:
         if (usage := getattr(error, "format_message", None)) is not None:

@@ -32,8 +32,9 @@ from hicache_ref.cli.common import (
     stopping,
     write_json,
 )
+from hicache_ref.cli.filing import AtOnce, Filing
 from hicache_ref.cli.known import KnownOption, known_of
-from hicache_ref.cli.reports import AtOnce, Run
+from hicache_ref.cli.reports import Run
 from hicache_ref.model import fresh
 from hicache_ref.oracle.campaign import Budget, Campaign, Divergence, Outlook
 from hicache_ref.oracle.explain import Story, retell
@@ -51,6 +52,13 @@ TIME_BUDGET = 10.0
 
 REPORTS = Path("divergences")
 
+TimeBudgetOption = Annotated[
+    float | None,
+    typer.Option(
+        "--time-budget", min=0.001, callback=finite, metavar="S",
+        help="End after so many seconds  [default: 10 if no other]",
+    ),
+]  # fmt: skip
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Conforms only if all was met that can be, promised in this budget or not.")
 ]
@@ -76,16 +84,7 @@ def check(
     examples: Annotated[
         int | None, typer.Option("--examples", min=1, metavar="N", help="End after so many walks.")
     ] = None,
-    time_budget: Annotated[
-        float | None,
-        typer.Option(
-            "--time-budget",
-            min=0.001,
-            callback=finite,
-            metavar="S",
-            help="End after so many seconds  [default: 10 if no other]",
-        ),
-    ] = None,
+    time_budget: TimeBudgetOption = None,
     step_timeout: StepTimeoutOption = STEP_TIMEOUT,
     known: KnownOption = None,
     blind: Annotated[
@@ -113,7 +112,7 @@ def check(
                 raise Problem("--trace with an adapter or a profile, expected neither: the trace names both")
             if blind:
                 raise Problem("--trace with --blind, expected one of them: a trace has been walked")
-            run, folder = _judged(trace, wanted, known, report, stack)
+            run = _judged(trace, wanted, known, report, stack)
         else:
             if steps is None and examples is None and time_budget is None:
                 time_budget = TIME_BUDGET
@@ -121,8 +120,8 @@ def check(
             with progress(color=not no_color) as show:
                 show(f"starting {adapter or adapter_cmd}{', once its wheel is here' if fetch else ''}")
                 campaign = _campaign(chosen, profile, wanted, seed, known, blind, not stop_at_first, stack)
-                run, folder = _walked(campaign, chosen, budget, report, show, stack)
-        verdict, texts = run.report(folder.path, strict=strict)
+                run = _walked(campaign, chosen, budget, report, show, stack)
+        verdict, texts = run.report(strict=strict)
         if format is Format.json:
             write_json(verdict)
         else:
@@ -146,7 +145,7 @@ def _campaign(chosen: Chosen, profile: str | None, wanted: frozenset[str], seed:
 
 
 def _walked(campaign: Campaign, chosen: Chosen, budget: Budget, report: Path, show: Progress,
-            stack: ExitStack) -> tuple[Run, ReportFolder]:  # fmt: skip
+            stack: ExitStack) -> Run:  # fmt: skip
     """The campaign has run, and its story can be told. Raises Problem, AdapterError."""
     folder = stack.enter_context(ReportFolder(report))
     campaign.write_ahead = folder.running
@@ -154,7 +153,11 @@ def _walked(campaign: Campaign, chosen: Chosen, budget: Budget, report: Path, sh
     def stop() -> None:
         campaign.stop = True
 
-    at_once = AtOnce(folder.path, campaign.header, show.note)
+    filing = Filing(
+        folder.path, campaign.description, campaign.header, partial(_story, campaign),
+        lambda path: shlex.join(["hicache-ref", "replay", str(path), *chosen.words()]),
+    )  # fmt: skip
+    at_once = AtOnce(filing, show.note)
     campaign.found, campaign.settled = at_once.found, at_once.settled
     with stopping(stop):
         campaign.progress = lambda outlook: show(_so_far(outlook, budget))
@@ -163,7 +166,7 @@ def _walked(campaign: Campaign, chosen: Chosen, budget: Budget, report: Path, sh
     if outlook.stopped and outlook.unfinished:
         kept = folder.kept(f"stopped-seed{campaign.seed}-walk{outlook.walks - 1}.jsonl")
         remarks.append(f"the walk under way is in {kept}, {outlook.unfinished} steps")
-    run = Run(
+    return Run(
         description=campaign.description,
         outlook=outlook,
         profile=campaign.profile.name,
@@ -171,15 +174,11 @@ def _walked(campaign: Campaign, chosen: Chosen, budget: Budget, report: Path, sh
         seed=campaign.seed,
         wanted=campaign.wanted,
         known=campaign.known,
-        header=campaign.header,
-        story=partial(_story, campaign),
-        replay=lambda path: shlex.join(["hicache-ref", "replay", str(path), *chosen.words()]),
+        filing=filing,
         walks=outlook.walks,
         blind=campaign.blind,
         remarks=remarks,
-        at_once=at_once,
     )
-    return run, folder
 
 
 def _so_far(outlook: Outlook, budget: Budget) -> str:
@@ -201,7 +200,7 @@ def _story(campaign: Campaign, divergence: Divergence) -> Story:
 
 
 def _judged(path: Path, wanted: frozenset[str], known: Path | None, report: Path,
-            stack: ExitStack) -> tuple[Run, ReportFolder]:  # fmt: skip
+            stack: ExitStack) -> Run:  # fmt: skip
     """The trace has been judged. Raises TraceError, KnownError, Problem."""
     entries = () if known is None else read_known(known)
     trace = read_trace(path)
@@ -233,7 +232,11 @@ def _judged(path: Path, wanted: frozenset[str], known: Path | None, report: Path
         )
         return retell(lockstep, divergence.steps)
 
-    run = Run(
+    filing = Filing(
+        folder.path, description, lambda profile: header, story,
+        lambda path: shlex.join(["hicache-ref", "check", "--trace", str(path)]),
+    )  # fmt: skip
+    return Run(
         description=description,
         outlook=outlook,
         profile=header.profile.name,
@@ -241,9 +244,6 @@ def _judged(path: Path, wanted: frozenset[str], known: Path | None, report: Path
         seed=header.seed,
         wanted=wanted,
         known=entries,
-        header=lambda profile: header,
-        story=story,
-        replay=lambda path: shlex.join(["hicache-ref", "check", "--trace", str(path)]),
+        filing=filing,
         remarks=remarks,
     )
-    return run, folder

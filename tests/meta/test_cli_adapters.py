@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -144,18 +145,23 @@ def test_an_adapter_that_cannot_be_reset_later_has_diverged(misbehaving: Shell) 
     )  # fmt: skip
 
 
-def process(*words: str, folder: Path, stderr: int = subprocess.PIPE) -> "subprocess.Popen[str]":
-    """A running command."""
-    return subprocess.Popen(
+def process(*words: str, folder: Path, stderr: int = subprocess.PIPE,
+            largest_file: int = resource.RLIM_INFINITY) -> "subprocess.Popen[str]":  # fmt: skip
+    """A running command, to which the disk is full where a file would get larger than that."""
+    running = subprocess.Popen(
         [sys.executable, "-m", "hicache_ref", *words], cwd=folder, text=True, stdout=subprocess.PIPE,
-        stderr=stderr, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=stderr, env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
+    resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (largest_file, largest_file))
+    return running
+
+
+ENGINE = ("--adapter", "engine:make", "--option", "how=raise")
 
 
 def test_a_finding_outlives_a_killed_process(misbehaving: Shell) -> None:
     """Goal: what was found is on screen and on disk at once. Method: SIGKILL at the first line about a crash."""
-    running = process("check", "--adapter", "engine:make", "--option", "how=raise", "--time-budget", "600",
-                      "--report", "out", folder=Path.cwd())  # fmt: skip
+    running = process("check", *ENGINE, "--time-budget", "600", "--report", "out", folder=Path.cwd())
     assert running.stderr is not None
     line = running.stderr.readline()
     said = re.fullmatch(r"hicache-ref: HC-CONF-01 at insert: .*page 7 is lost.*; (\d+) steps, .* in (\S+)\n", line)
@@ -163,16 +169,67 @@ def test_a_finding_outlives_a_killed_process(misbehaving: Shell) -> None:
     until = time.monotonic() + 60
     while not list(Path("out").glob("HC-*.jsonl")) and time.monotonic() < until:
         time.sleep(0.001)
-    running.kill()
-    running.wait()
-    running.stdout.close() if running.stdout else None
-    running.stderr.close()
+    kill(running)
     path = min(Path("out").glob("HC-CONF-01-*.jsonl"))  # for a moment the long trace is beside the small one
     steps = read_trace(path).steps
+    told = misbehaving("explain", str(path), *ENGINE)
 
     assert "insert" == steps[-1].op.op
     assert int(said[1]) >= len(steps)
-    assert 1 == misbehaving("replay", str(path), "--adapter", "engine:make", "--option", "how=raise").code
+    assert 1 == misbehaving("replay", str(path), *ENGINE).code
+    assert (1, True) == (told.code, told.out.startswith("DIVERGENCE  HC-CONF-01"))
+
+
+def test_a_report_outlives_a_killed_process(misbehaving: Shell) -> None:
+    """Goal: what was made small is told. Method: SIGKILL once that is said; a run to the end reports the same."""
+    running = process("check", *ENGINE, "--time-budget", "600", "--report", "killed", folder=Path.cwd())
+    assert running.stderr is not None
+    lines = [running.stderr.readline() for _ in range(2)]
+    kill(running)
+    said = re.fullmatch(r"hicache-ref: HC-CONF-01 at insert: \d+ steps, in (\S+)\n", lines[1])
+    assert said is not None, lines
+    misbehaving("check", *ENGINE, "--steps", "500", "--report", "ended")
+    (ended,) = Path("ended").glob("*.txt")
+    killed = Path(said[1]).with_suffix(".txt")
+
+    assert (ended.name, ended.read_text().replace("ended/", "killed/")) == (killed.name, killed.read_text())
+
+
+def kill(running: "subprocess.Popen[str]") -> None:
+    """The process has ended at once, and nothing of it is left open."""
+    running.kill()
+    running.wait()
+    for stream in (running.stdout, running.stderr):
+        assert stream is not None
+        stream.close()
+
+
+@pytest.mark.parametrize(
+    ("room", "left"), [(100, []), (3_000, []), (4_000, [".jsonl", ".jsonl"]), (100_000, [".jsonl", ".txt"])],
+    ids=["for nothing", "for no walk", "for no report", "for all"],
+)  # fmt: skip
+def test_a_full_disk_leaves_nothing_half_written(room: int, left: list[str], misbehaving: Shell) -> None:
+    """Goal: what lies in the folder is whole. Method: files may get so large; what remains is read and executed."""
+    running = process("check", *ENGINE, "--steps", "500", "--report", "out", folder=Path.cwd(), largest_file=room)
+    err = running.communicate(timeout=60)[1].splitlines()
+    files = sorted(Path("out").iterdir()) if left else []
+    full = re.fullmatch(r"hicache-ref: out/\S+: cannot be written \(File too large\), expected .*", err[-1])
+
+    assert (left, bool(left)) == ([each.suffix for each in files], Path("out").exists())
+    assert bool(left) == any("page 7 is lost" in line for line in err)
+    assert (1, None) == (running.returncode, full) if ".txt" in left else (2, True) == (running.returncode, bool(full))
+    assert {1} >= {misbehaving("replay", str(each), *ENGINE).code for each in files if each.suffix == ".jsonl"}
+
+
+@pytest.mark.parametrize("words", [("spec", "list"), ("spec", "show", "HC-TREE-01", "--format", "json")], ids=" ".join)
+def test_a_full_disk_behind_standard_output_is_said(words: tuple[str, ...]) -> None:
+    """Goal: results that are lost are no success, and no fault of ours. Method: a device that is always full."""
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run([sys.executable, "-m", "hicache_ref", *words], stdout=full, stderr=subprocess.PIPE,
+                             text=True, check=False)  # fmt: skip
+
+    assert 2 == ran.returncode
+    assert re.fullmatch(r"hicache-ref: standard output: cannot be written \(.*\), expected .*\n", ran.stderr)
 
 
 def test_a_full_disk_loses_nothing_that_was_shown(misbehaving: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,10 +238,8 @@ def test_a_full_disk_loses_nothing_that_was_shown(misbehaving: Shell, monkeypatc
     def full(path: Path, trace: Trace) -> None:
         raise TraceError(path, None, "cannot be written (No space left on device), expected room in it")
 
-    monkeypatch.setattr("hicache_ref.cli.reports.write_trace", full)
-    ran = misbehaving(
-        "check", "--adapter", "engine:make", "--option", "how=raise", "--steps", "500", "--format", "json"
-    )
+    monkeypatch.setattr("hicache_ref.cli.filing.write_trace", full)
+    ran = misbehaving("check", *ENGINE, "--steps", "500", "--format", "json")
 
     assert (2, "", 2) == (ran.code, ran.out, len(ran.err))
     assert "HC-CONF-01 at insert: the implementation raised RuntimeError in apply: page 7 is lost" in ran.err[0]
