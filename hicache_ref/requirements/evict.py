@@ -282,9 +282,10 @@ def all_that_touch_are_named(change: Change[Any, Any]) -> int:
         expected = touching(after, name, set(after.pool(name).unheld) - set(change.before.pool(name).unheld))
     else:
         wanted = wanted_by(change)
-        if _is_beyond_a_limit(change, wanted) or (after.states and not _has_state_room(wanted, change)):
+        if _is_beyond_a_limit(change, wanted):
             return 0
-        expected = _room_for(change, wanted).waits
+        by_slots = bool(after.states) and not _has_state_room(wanted, change)
+        expected = _slots_waited_for(change, wanted) if by_slots else _room_for(change, wanted).waits
     if sorted(told.wait_for or ()) != sorted(expected):
         raise Broken.because(f"{told.wait_for} are told to be waited for, expected {sorted(expected)}")
     return len(expected)
@@ -304,6 +305,18 @@ def touching(view: View, pool: PoolName, pages: Iterable[int]) -> set[str]:
 def _has_state_room(wanted: Wanted, change: Change[TakePages | LoadBack, Refused]) -> bool:
     """Whether the state slots that the step asks for are free before and after, so that KV alone was short."""
     return wanted.slots <= min(len(change.before.states[0].free), len(change.after.states[0].free))
+
+
+def _slots_waited_for(change: Change[TakePages | LoadBack, Refused], wanted: Wanted) -> set[str]:
+    """What has to end where state slots are short: pages come first, and nothing is evicted for what cannot succeed."""
+    before, after = change.before, change.after
+    left = touching(after, STATE_DEVICE, after.states[0].unheld)
+    if not wanted.slots_could_be_had(before):
+        return left
+    room = _room_for(change, wanted)
+    if not room.is_enough or wanted.pages > len(after.device.free):
+        return room.waits
+    return left | _keepers(after, wanted.path)
 
 
 def _keepers(view: View, path: frozenset[NodeId]) -> set[str]:

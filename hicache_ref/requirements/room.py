@@ -27,8 +27,10 @@ class Wanted:
         evictable = sum([len(row.device or ()) for row in view.rows if not row.lock and row.id not in self.path])
         if self.pages > len(view.device.free) + evictable:
             return False
-        if not view.states:
-            return True
+        return not view.states or self.slots_could_be_had(view)
+
+    def slots_could_be_had(self, view: View) -> bool:
+        """Whether enough state slots are free or may be evicted."""
         loose = [number for number in may_lose_state(view, STATE_DEVICE) if number not in self.states]
         return self.slots <= len(view.states[0].free) + len(loose)
 

@@ -12,6 +12,7 @@ from hicache_ref.vocabulary.operations import (
     EvictHostState,
     EvictState,
     Forward,
+    GiveBack,
     Insert,
     LoadBack,
     Lock,
@@ -53,6 +54,17 @@ def a_request_is_refused_beside_a_state_that_could_go() -> Told:
     for number, text in enumerate("345"):
         world.write(text, rid=f"r{number}")
     return world, TakePages(rid="q", n=1), Step(Refused(why="no state slot"))
+
+
+@broken("HC-EVICT-11")
+def a_request_without_a_slot_is_told_of_one_pass_of_two() -> Told:
+    world = World(state=True)
+    for number, text in enumerate("1234"):
+        rid = f"r{number}"
+        world.do(TakePages(rid=rid, n=1), Forward(rid=rid, key=key(text), start=0))
+    world.do(GiveBack(rid="r0"), GiveBack(rid="r1"))
+    op, step = world.seen(TakePages(rid="q", n=1))
+    return world, op, told(step, wait_for=("f:r1",))
 
 
 def hybrid() -> World:
