@@ -8,6 +8,8 @@ from hicache_ref.model.records import Prefetch, PrefetchQueued, PrefetchReading
 from hicache_ref.model.state import FREE, Node, State
 from hicache_ref.oracle import differing as say
 from hicache_ref.oracle.content import Content
+from hicache_ref.oracle.differing import Difference
+from hicache_ref.oracle.evicted import Residency, Unlike, judge_victims, where
 from hicache_ref.oracle.seen import CALLED, Seen
 from hicache_ref.search.finding import Differs, direction_of
 from hicache_ref.vocabulary.events import Event
@@ -34,9 +36,6 @@ from hicache_ref.vocabulary.profile import Profile
 Pairs = dict[int, int]
 """Model page -> page of the implementation."""
 
-Residency = dict[PoolName, dict[PageHash, int]]
-
-
 SETS = frozenset({"lost", "pending", "wait_for"})
 """Fields of outcomes that name things in no order, each once."""
 
@@ -45,20 +44,6 @@ COUNTERS = frozenset({"prefetched", "backed_up", "revoked_pages", "aborted"})
 
 MAY_BE_UNTOLD = frozenset({"given_up", "evictable", "state_host_hit", "wait_for"}) | COUNTERS
 """Fields of an outcome that an implementation may leave out, as None."""
-
-
-Unlike = dict[PoolName, tuple[set[PageHash], set[PageHash]]]
-"""Pool -> the page hashes that the model and the implementation have there, where these differ."""
-
-
-class Difference(Exception):
-    """Model and implementation disagree."""
-
-    def __init__(self, requirement: str, text: str, differs: Differs) -> None:
-        super().__init__(text)
-        self.requirement = requirement
-        self.text = text
-        self.differs = differs
 
 
 def held_by_nodes(state: State, pool_name: PoolName) -> Iterator[tuple[PageHash, int]]:
@@ -90,7 +75,7 @@ class Comparison:
     def residency(self, state: State, view: Seen, ours: Step) -> None:
         """Each page is on the same tiers on both sides (HC-CONF-07), and nodes end at the same keys (HC-CONF-08)."""
         before, self.residents = self.residents, view.pages
-        self._dead_ends(state, view)
+        self._dead_ends(state, view, ours)
         unlike: Unlike = {}
         for pool_name in self.pools:
             expected = dict(held_by_nodes(state, pool_name))
@@ -100,7 +85,9 @@ class Comparison:
         if unlike:
             if ours.victims or isinstance(ours.outcome, Evicted):
                 self._judge_inner_nodes(state, unlike, before)
-            self._explain(unlike, self.names(state) | view.names, ours)
+            names = self.names(state) | view.names
+            judge_victims(ours.victims, unlike, before, names)
+            self._explain(unlike, names)
         if not self.tree:
             return
         ends = {node.hashes[-1] for node in state.nodes.values() if node.id != ROOT}
@@ -115,7 +102,7 @@ class Comparison:
             raise Difference("HC-CONF-08", f"nodes end at other keys; {'; '.join(parts)}", differs)
         self._locks(state, view)
 
-    def _dead_ends(self, state: State, view: Seen) -> None:
+    def _dead_ends(self, state: State, view: Seen, ours: Step) -> None:
         """No leaf that nothing pins lacks a state on every tier: no match could end there (HC-STATE-07)."""
         if STATE_DEVICE not in self.pools or not self.tree:
             return
@@ -124,7 +111,7 @@ class Comparison:
         for end, segment in view.ends.items():
             if end not in kept and id(segment) not in inner and segment.device_state is segment.host_state is None:
                 text = f"leaf {view.names[end]} has no state on any tier, and nothing pins it"
-                raise Difference("HC-STATE-07", text, Differs(kind="dead end"))
+                raise Difference("HC-STATE-07", text, say.dead_end(segment, end, ours.victims))
 
     def _locks(self, state: State, view: Seen) -> None:
         for node in state.nodes.values():
@@ -174,7 +161,7 @@ class Comparison:
                 below = {node.hashes[0]} | ({self._moved_up(state, node, above)} - before[pool_name].keys())
                 if is_gone and not theirs.isdisjoint(below):
                     names = self.names(state)
-                    text = f"{_where(pool_name)} inner node {names[above.hashes[-1]]} is gone"
+                    text = f"{where(pool_name)} inner node {names[above.hashes[-1]]} is gone"
                     differs = Differs(kind="residency", pool=pool_name, direction="missing", what="inner node")
                     raise Difference("HC-EVICT-01", f"{text}; below it was {names[node.hashes[-1]]}", differs)
 
@@ -184,23 +171,12 @@ class Comparison:
         prior = namespace_seed(node.extra) if top.id == ROOT else top.hashes[-1]
         return chain(node.key[:1], prior, self.bigram)[0]
 
-    def _explain(
-        self, unlike: dict[PoolName, tuple[set[PageHash], set[PageHash]]], names: dict[PageHash, str], ours: Step
-    ) -> None:
-        """Says which page is where it should not be, and names the order of victims if that is the reason."""
+    @staticmethod
+    def _explain(unlike: Unlike, names: dict[PageHash, str]) -> None:
+        """Says which page is where it should not be."""
         name = names.get
-        for pool_name, digest in ours.victims:
-            expected, theirs = unlike.get(pool_name, (set(), set()))
-            if digest in theirs - expected:
-                gone = ", ".join(sorted(name(d, d[:8]) for d in expected - theirs)) or "nothing else"
-                tier = _where(pool_name)
-                text = f"{tier} victim should have been {name(digest)}, which is still there; instead gone: {gone}"
-                differs = Differs(kind="victim", pool=pool_name, direction=direction_of(True, expected - theirs))
-                # Where nothing went there is no order to break: the eviction ended too early.
-                requirement = "HC-EVICT-02" if expected - theirs else "HC-EVICT-03"
-                raise Difference(requirement, text, differs)
         pool_name, (expected, theirs) = next(iter(unlike.items()))
-        tier = _where(pool_name)
+        tier = where(pool_name)
         more = ", ".join(sorted(name(d, d[:8]) for d in theirs - expected))
         less = ", ".join(sorted(name(d, d[:8]) for d in expected - theirs))
         parts = [f"{text} on {tier}: {keys}" for text, keys in (("not expected", more), ("missing", less)) if keys]
@@ -374,10 +350,6 @@ class Comparison:
                         requirement, f"{CALLED[pool_name]} {partner} holds {held}, expected that of [{says}]",
                         Differs(kind="content", pool=pool_name, direction=direction_of(actual, True)),
                     )  # fmt: skip
-
-
-def _where(pool_name: PoolName) -> str:
-    return TIER[pool_name] if pool_name in KV_POOLS else f"{TIER[pool_name]}, as a state"
 
 
 def _told_as(value: object) -> str:

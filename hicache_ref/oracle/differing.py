@@ -4,7 +4,18 @@ from collections.abc import Collection
 
 from hicache_ref.search.finding import Differs, Direction, direction_of
 from hicache_ref.vocabulary.events import Event
-from hicache_ref.vocabulary.ids import PoolName
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, PageHash, PoolName
+from hicache_ref.vocabulary.observation import Segment
+
+
+class Difference(Exception):
+    """Model and implementation disagree."""
+
+    def __init__(self, requirement: str, text: str, differs: Differs) -> None:
+        super().__init__(text)
+        self.requirement = requirement
+        self.text = text
+        self.differs = differs
 
 
 def lock(pool_name: PoolName, locked: bool) -> Differs:
@@ -15,6 +26,13 @@ def lock(pool_name: PoolName, locked: bool) -> Differs:
 def holders(pool_name: PoolName, theirs: int, ours: int, who: str) -> Differs:
     """Differing numbers of pages that `who` holds, or of those that hold any."""
     return Differs(kind="holders", pool=pool_name, what=who, direction=direction_of(theirs > ours, theirs < ours))
+
+
+def dead_end(leaf: Segment, end: PageHash, victims: Collection[tuple[PoolName, PageHash]]) -> Differs:
+    """A leaf where no match can end: on which tier it has KV, and from which pool it was to be evicted, if from any."""
+    victim_of = next((pool_name for pool_name, digest in victims if digest == end), None)
+    what = None if victim_of is None else f"victim in {victim_of}"
+    return Differs(kind="dead end", pool=KV_HOST if leaf.device is None else KV_DEVICE, what=what)
 
 
 def field(name: str, expected: object, actual: object) -> Differs:

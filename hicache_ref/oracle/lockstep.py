@@ -10,8 +10,9 @@ from hicache_ref.model import Model, Step
 from hicache_ref.model.chooser import PolicyChooser, ReplayChooser
 from hicache_ref.model.records import BackupWriting, PrefetchQueued, PrefetchReading
 from hicache_ref.model.state import Pass
-from hicache_ref.oracle.compare import Comparison, Difference
+from hicache_ref.oracle.compare import Comparison
 from hicache_ref.oracle.content import Content
+from hicache_ref.oracle.differing import Difference
 from hicache_ref.oracle.polls import Polls
 from hicache_ref.oracle.seen import Seen, SeenBroken, judge_owners, seen
 from hicache_ref.oracle.triggers import TRIGGERS
@@ -242,7 +243,7 @@ class Lockstep:
                              Differs(kind="own check"))  # fmt: skip
         if ours.outcome.kind != theirs.kind:
             raise Difference(ANSWERED, f"expected {_say(ours.outcome)}, was told {_say(theirs)}",
-                             Differs(kind="answer", what=_answers(ours.outcome, theirs)))  # fmt: skip
+                             Differs(kind="answer", what=self._answers(ours, theirs, observation)))  # fmt: skip
         view: Seen | None = None
         self.comparison.tree = observation.level in ("tree", "bytes")
         if observation.level != "counts":
@@ -263,6 +264,23 @@ class Lockstep:
         if view is not None and self.saw_every_step:
             self._follow_content(op, ours, observation)
             self.comparison.content(self.model.state, self.content, view)
+
+    def _answers(self, ours: Step, theirs: Outcome, observation: Observation) -> str:
+        """What was told and expected, by the model's reason if it refuses; and that no room was made, if none was."""
+        told = ours.outcome
+        expected = f"refused {told.why}" if isinstance(told, Refused) else told.kind
+        idle = isinstance(theirs, Refused) and self._evicted_nothing(ours, observation)
+        return f"{theirs.kind}, expected {expected}{', nothing evicted' if idle else ''}"
+
+    def _evicted_nothing(self, ours: Step, observation: Observation) -> bool:
+        """Whether the model evicted in this step, and all of that is still there."""
+        if not ours.victims or observation.level == "counts":
+            return False
+        try:
+            view = seen(observation, self.profile, self.model.state.policy == "write_back")
+        except SeenBroken:
+            return False
+        return all(digest in view.pages[pool_name] for pool_name, digest in ours.victims)
 
     def _compare_policy(self, op: Operation, observation: Observation) -> None:
         """The write policy in force is as an attach has left it (HC-LIFE-07), or else as it was set (HC-CONF-03)."""
@@ -330,12 +348,6 @@ class Lockstep:
             # A copy to a request is over as it ends: its one state is in place, or it failed.
             states = sum(part.component == STATE for part in parts) if ticket else isinstance(op, ops.CopyDone)
             self.content.ended(op.ticket, pages, states)
-
-
-def _answers(ours: Outcome, theirs: Outcome) -> str:
-    """What was expected, by the model's reason if it refuses, and the kind of what was told."""
-    expected = f"refused {ours.why}" if isinstance(ours, Refused) else ours.kind
-    return f"{theirs.kind}, expected {expected}"
 
 
 def _say(outcome: Outcome) -> str:

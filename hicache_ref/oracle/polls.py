@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from hicache_ref.model import Model
-from hicache_ref.oracle.compare import Difference
+from hicache_ref.oracle.differing import Difference
 from hicache_ref.search.finding import Differs, Direction
 from hicache_ref.vocabulary.operations import POLLS_IN_VAIN_MAX, Poll
 from hicache_ref.vocabulary.outcomes import Polled

@@ -84,18 +84,21 @@ def _judge_segment(segment: Segment, above: Segment | None, profile: Profile, wr
     pages = pages_of(segment.tokens, profile.sizes.page_size, profile.bigram)
     if not pages or len(pages) * profile.sizes.page_size + profile.bigram != len(segment.tokens):
         raise SeenBroken("HC-TREE-02", f"segment [{name}] is not a positive number of whole pages")
-    for tier, held in (("device", segment.device), ("host", segment.host)):
+    for pool_name, held in ((KV_DEVICE, segment.device), (KV_HOST, segment.host)):
         if held is not None and len(held) != len(pages):
-            raise SeenBroken("HC-TREE-02", f"segment [{name}] of {len(pages)} pages has {len(held)} on {tier}")
-    for tier, held in (("device", segment.device_state), ("host", segment.host_state)):
+            text = f"segment [{name}] of {len(pages)} pages has {len(held)} on {TIER[pool_name]}"
+            raise SeenBroken("HC-TREE-02", text, Differs(kind="structure", pool=pool_name))
+    for pool_name, held in ((STATE_DEVICE, segment.device_state), (STATE_HOST, segment.host_state)):
         if held is not None and len(held) != 1:
-            raise SeenBroken("HC-TREE-02", f"segment [{name}] has {len(held)} states on {tier}")
+            text = f"segment [{name}] has {len(held)} states on {TIER[pool_name]}"
+            raise SeenBroken("HC-TREE-02", text, Differs(kind="structure", pool=pool_name))
     if segment.device is None and segment.host is None:
         raise SeenBroken("HC-TREE-03", f"segment [{name}] has no copy on any tier")
     if above is None:
         return
     if above.extra != segment.extra:
-        raise SeenBroken("HC-TREE-05", f"segment [{name}] is in namespace {segment.extra}, its parent in {above.extra}")
+        raise SeenBroken("HC-TREE-05", f"segment [{name}] is in namespace {segment.extra}, its parent in {above.extra}",
+                         Differs(kind="structure", what="namespace"))  # fmt: skip
     if segment.device is not None and above.device is None:
         raise SeenBroken("HC-TREE-06", f"segment [{name}] is resident below a host-only one")
     gap = segment.host is not None and above.host is None
@@ -109,7 +112,8 @@ def _file(result: Seen, segment: Segment, prior: PageHash | None, text: str,
     pages = pages_of(segment.tokens, profile.sizes.page_size, profile.bigram)
     hashes = chain(pages, prior or namespace_seed(segment.extra), profile.bigram)
     if hashes[0] in result.names:
-        raise SeenBroken("HC-TREE-05", f"two segments hold the page that ends {result.names[hashes[0]]}")
+        raise SeenBroken("HC-TREE-05", f"two segments hold the page that ends {result.names[hashes[0]]}",
+                         Differs(kind="structure", what="held twice"))  # fmt: skip
     for index, digest in enumerate(hashes):
         text += ("." if text else "") + ".".join(map(str, pages[index][: profile.sizes.page_size]))
         result.names[digest] = text if segment.extra is None else f"{segment.extra}/{text}"

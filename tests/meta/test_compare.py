@@ -2,7 +2,10 @@
 
 import pytest
 
-from hicache_ref.oracle.compare import Comparison, Difference
+from hicache_ref.oracle.compare import Comparison
+from hicache_ref.oracle.differing import Difference
+from hicache_ref.oracle.seen import SeenBroken, seen
+from hicache_ref.vocabulary.observation import Observation, Segment
 from hicache_ref.vocabulary.outcomes import Audited, Evicted, Outcome, Polled, Refused
 from hicache_ref.vocabulary.profile import Profile
 
@@ -38,3 +41,27 @@ def test_what_is_missing_or_out_of_order_is_one(ours: Outcome, theirs: Outcome) 
         Comparison(Profile()).outcome(ours, theirs)
 
     assert "HC-CONF-02" == found.value.requirement
+
+
+PAGE = Segment(parent=-1, tokens=(1,), extra=None, device=(0,), host=None)
+BROKEN = {
+    "device": (PAGE.model_copy(update={"device": (0, 1)}),),
+    "host": (PAGE.model_copy(update={"host": (0, 1)}),),
+    "device state": (PAGE.model_copy(update={"device_state": (0, 1)}),),
+    "host state": (PAGE.model_copy(update={"host_state": (0, 1)}),),
+    "length": (PAGE.model_copy(update={"tokens": ()}),),
+    "twice": (PAGE, PAGE),
+    "namespace": (PAGE, PAGE.model_copy(update={"parent": 0, "extra": "a"})),
+}
+
+
+def test_what_breaks_on_sight_says_what_it_is() -> None:
+    """Goal: a known divergence of one kind covers no other. Method: trees that break a rule of structure, each once."""
+    told = []
+    for segments in BROKEN.values():
+        with pytest.raises(SeenBroken) as found:
+            seen(Observation(level="tree", segments=segments), Profile(), write_back=False)
+        told.append((found.value.requirement, found.value.differs))
+
+    assert ["HC-TREE-02"] * 5 + ["HC-TREE-05"] * 2 == [requirement for requirement, _ in told]
+    assert len(BROKEN) == len(set(told))

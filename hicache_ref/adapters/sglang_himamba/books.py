@@ -19,7 +19,11 @@ class HybridWatch(Watch):
         self.freed: list[int] = []
         """Device pages that were given up since somebody emptied this."""
 
+        self._matched: dict[int, float] = {}
+        """Node -> when a match last used it and what is above it."""
+
         self._wrap(engine.state_allocator, "free", self._free_states)
+        self._wrap(engine.cache, "_match_post_processor", self._match)
 
     def states_moved(self, given: Mapping[str, Any]) -> tuple[Pages, Pages]:
         """State slots on device and on host of what a copy was asked with, pair by pair."""
@@ -45,3 +49,19 @@ class HybridWatch(Watch):
             else:
                 now.append(slot)
         return original(self.hybrid.state_slots.slots(now)) if now else None
+
+    def _match(self, original: Any, params: Any, value: Any, best: Any, *rest: Any) -> Any:
+        told = original(params, value, best, *rest)
+        while best.parent is not None:
+            self._matched[best.id], best = best.last_access_time, best.parent
+        return told
+
+    def states_are_in_order_but_for_matches(self) -> bool:
+        """Whether states lie in the order of their last use, if what matches have moved was used then (0.5.16)."""
+        states = self.hybrid.cache.mamba_lru_list
+        used: list[float] = []
+        node = states.head.mamba_next
+        while node is not states.tail:
+            used.append(max(node.mamba_last_access_time, self._matched.get(node.id, node.mamba_last_access_time)))
+            node = node.mamba_next
+        return used == sorted(used, reverse=True)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hicache_ref.adapters.sglang_himamba.books import HybridWatch
 from hicache_ref.adapters.sglang_himamba.engine import HybridEngine
 from hicache_ref.adapters.sglang_hiradix.books import Fetch
 from hicache_ref.adapters.sglang_hiradix.observe import ObservedCaller
@@ -14,6 +15,7 @@ class HybridObserver(ObservedCaller):
     """A caller that shows the cache, states too."""
 
     engine: HybridEngine
+    watch: HybridWatch
 
     def observe(self, level: Level) -> Observation:
         """As of any cache; state slots and their owners at `pages`, what they hold at `bytes`, own check at rest."""
@@ -58,5 +60,8 @@ class HybridObserver(ObservedCaller):
         try:
             self.engine.cache.sanity_check()
         except Exception as error:
-            return f"{type(error).__name__}: {error}".splitlines()[0]
+            text = f"{type(error).__name__}: {error}".splitlines()[0]
+            of_states = "Incorrect LRU list, self.mamba=True" in text
+            by_match = of_states and self.watch.states_are_in_order_but_for_matches()
+            return f"{text}{'; matches alone have moved states' if by_match else ''}"
         return None
