@@ -86,7 +86,7 @@ class Comparison:
             if ours.victims or isinstance(ours.outcome, Evicted):
                 self._judge_inner_nodes(state, unlike, before)
             names = self.names(state) | view.names
-            judge_victims(ours.victims, unlike, before, names)
+            judge_victims(ours.victims, unlike, before, view.pages, names)
             self._explain(unlike, names)
         if not self.tree:
             return

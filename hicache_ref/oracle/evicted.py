@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from hicache_ref.oracle.differing import Difference
 from hicache_ref.search.finding import Differs, direction_of
-from hicache_ref.vocabulary.ids import KV_POOLS, TIER, PageHash, PoolName
+from hicache_ref.vocabulary.ids import KV_POOLS, STATE_DEVICE, STATE_HOST, TIER, PageHash, PoolName
+
+STATE_POOLS: tuple[PoolName, ...] = (STATE_DEVICE, STATE_HOST)
 
 Residency = dict[PoolName, dict[PageHash, int]]
 
@@ -13,11 +15,12 @@ Unlike = dict[PoolName, tuple[set[PageHash], set[PageHash]]]
 
 
 def judge_victims(
-    victims: Sequence[tuple[PoolName, PageHash]], unlike: Unlike, before: Residency, names: Mapping[PageHash, str]
-) -> None:
+    victims: Sequence[tuple[PoolName, PageHash]], unlike: Unlike, before: Residency, after: Residency,
+    names: Mapping[PageHash, str],
+) -> None:  # fmt: skip
     """What was to be evicted has gone (HC-EVICT-02, HC-EVICT-03). Raises Difference.
 
-    Where nothing that was there before has gone in its place there is no order to break: the eviction ended too early.
+    Where nothing has gone in its place there is no order to break: the eviction ended too early.
     """
     began = False
     for pool_name, digest in victims:
@@ -25,7 +28,7 @@ def judge_victims(
         if digest not in theirs - expected:
             began = True
             continue
-        gone = (expected - theirs) & before[pool_name].keys()
+        gone = {each for each in expected - theirs if _has_gone(pool_name, each, before, after)}
         told = ", ".join(sorted(names.get(each, each[:8]) for each in gone)) or "nothing else"
         raise Difference(
             "HC-EVICT-02" if gone else "HC-EVICT-03",
@@ -36,6 +39,13 @@ def judge_victims(
                 what=None if gone else "after others" if began else "the first",
             ),
         )  # fmt: skip
+
+
+def _has_gone(pool_name: PoolName, digest: PageHash, before: Residency, after: Residency) -> bool:
+    """Whether what should be there was there, or was on another tier and is nowhere; else it has not come at all."""
+    tiers = KV_POOLS if pool_name in KV_POOLS else STATE_POOLS
+    was = any(digest in before[each] for each in tiers)
+    return digest in before[pool_name] or (was and all(digest not in after[each] for each in tiers))
 
 
 def where(pool_name: PoolName) -> str:

@@ -4,7 +4,9 @@ import pytest
 
 from hicache_ref.oracle.compare import Comparison
 from hicache_ref.oracle.differing import Difference
+from hicache_ref.oracle.evicted import Residency, Unlike, judge_victims
 from hicache_ref.oracle.seen import SeenBroken, seen
+from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST
 from hicache_ref.vocabulary.observation import Observation, Segment
 from hicache_ref.vocabulary.outcomes import Audited, Evicted, Outcome, Polled, Refused
 from hicache_ref.vocabulary.profile import Profile
@@ -65,3 +67,41 @@ def test_what_breaks_on_sight_says_what_it_is() -> None:
 
     assert ["HC-TREE-02"] * 5 + ["HC-TREE-05"] * 2 == [requirement for requirement, _ in told]
     assert len(BROKEN) == len(set(told))
+
+
+def tiers(device: dict[str, int] | None = None, host: dict[str, int] | None = None) -> Residency:
+    """Pages on device and on host."""
+    return {KV_DEVICE: device or {}, KV_HOST: host or {}}
+
+
+EVICTED: dict[str, tuple[tuple[Residency, Residency, Unlike], tuple[str, str | None]]] = {
+    "another went": (
+        (tiers(host={"o": 0, "v": 1}), tiers(host={"v": 1}), {KV_HOST: ({"o"}, {"v"})}), ("HC-EVICT-02", None),
+    ),
+    "another went from device and did not come": (
+        (tiers(device={"o": 0}, host={"v": 1}), tiers(host={"v": 1}), {KV_HOST: ({"o"}, {"v"})}),
+        ("HC-EVICT-02", None),
+    ),
+    "another did not come and is where it was": (
+        (tiers(device={"o": 0}, host={"v": 1}), tiers(device={"o": 0}, host={"v": 1}), {KV_HOST: ({"o"}, {"v"})}),
+        ("HC-EVICT-03", "the first"),
+    ),
+    "none went": (
+        (tiers(host={"v": 1}), tiers(host={"v": 1}), {KV_HOST: (set(), {"v"})}), ("HC-EVICT-03", "the first"),
+    ),
+    "one went before": (
+        (tiers(host={"u": 0, "v": 1}), tiers(host={"v": 1}), {KV_HOST: (set(), {"v"})}),
+        ("HC-EVICT-03", "after others"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EVICTED)
+def test_an_order_is_broken_only_where_something_else_went(name: str) -> None:
+    """Goal: a wrong victim and an eviction that ends early are told apart. Method: u and v should go, v stays."""
+    (before, after, unlike), expected = EVICTED[name]
+    victims = [(KV_HOST, each) for each in ("u", "v") if each in before[KV_HOST]]
+    with pytest.raises(Difference) as found:
+        judge_victims(victims, unlike, before, after, {})
+
+    assert expected == (found.value.requirement, found.value.differs.what)
