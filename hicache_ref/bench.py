@@ -87,18 +87,21 @@ def run_bench(
 
     `fetch` allows the download of a peer's pinned wheel.
     """
-    rows = []
-    for name, measure in (("walk tiny full check", _walk), ("workload synthetic", _workload)):
-        progress(name)
-        rows.append(measure(name, repeats))
-    progress("storage")
+    stages = iter(enumerate(["walk tiny full check", "workload synthetic", "storage", *RUST_ROWS], start=1))
+
+    def next_stage() -> str:
+        at, name = next(stages)
+        progress(f"measuring {name}, {at} of {3 + len(RUST_ROWS)}")
+        return name
+
+    rows = [measure(next_stage(), repeats) for measure in (_walk, _workload)]
+    next_stage()
     rows += storage_rows(pages=STORAGE_PAGES, rounds=STORAGE_ROUNDS)
     try:
         with make({}, fetch) as adapter:
             walks = _walks_of(adapter)
-            for name, measure_peer in zip(RUST_ROWS, (_oracle_over_rust, _model_vs_rust), strict=True):
-                progress(name)
-                rows.append(measure_peer(name, repeats, adapter, walks))
+            for measure_peer in (_oracle_over_rust, _model_vs_rust):
+                rows.append(measure_peer(next_stage(), repeats, adapter, walks))
     except AdapterError as error:
         return BenchReport(rows=tuple(rows), left_out=tuple(f"{name}: {error}" for name in RUST_ROWS))
     return BenchReport(rows=tuple(rows))

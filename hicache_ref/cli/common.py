@@ -211,9 +211,9 @@ def progress(*, color: bool) -> Iterator[Progress]:
 
 
 def _tell(show: Progress, over: threading.Event) -> None:
-    """What the command is at is said now and then until it is over."""
+    """What the command is at is said now and then until it is over; the dots say that it goes on."""
     while not over.wait(STILL_SECONDS):
-        say(show.text)
+        say(f"{show.text} ...")
 
 
 @contextmanager

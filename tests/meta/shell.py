@@ -46,6 +46,11 @@ class Shell:
         return {str(path.relative_to(self.folder)) for path in self.folder.rglob("*")}
 
 
+def is_news(line: str) -> bool:
+    """Whether a line of standard error tells what a command is at, or has just found, and complains of nothing."""
+    return line.endswith(" ...") or " steps, " in line
+
+
 def header(name: str = "reference", requirements: str | None = None) -> TraceHeader:
     """The header of a trace."""
     return TraceHeader(

@@ -9,14 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from hicache_ref.bench import BenchReport
 from hicache_ref.cli import common
 from hicache_ref.requirements import REQUIREMENTS
 from hicache_ref.trace import Trace, TraceError, read_trace
-from tests.meta.shell import Shell
+from tests.meta.shell import Shell, is_news
 
 ROOT = Path(__file__).parents[2]
 
@@ -319,8 +321,26 @@ def test_a_pipe_is_told_now_and_then(shell: Shell, monkeypatch: pytest.MonkeyPat
 
     assert 0 == ran.code
     assert any(
-        re.fullmatch(r"hicache-ref: [\d,]+ of 1,500 steps, \d+ walks, \d+ s, 0 divergences", line) for line in ran.err
+        re.fullmatch(r"hicache-ref: [\d,]+ of 1,500 steps, \d+ walks, \d+ s, 0 divergences \.\.\.", line)
+        for line in ran.err
     )
+
+
+def test_what_takes_long_is_told_and_no_complaint(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a slow machine fails no test, and a reader sees it go on. Method: a row of a bench that takes long."""
+
+    def slow(*, fetch: bool, progress: Callable[[str], None]) -> BenchReport:
+        progress("measuring a row, 1 of 2")
+        time.sleep(0.5)
+        return BenchReport(rows=())
+
+    monkeypatch.setattr(common, "STILL_SECONDS", 0.1)
+    monkeypatch.setattr("hicache_ref.cli.bench.run_bench", slow)
+    ran = shell("bench")
+
+    assert 0 == ran.code
+    assert {"hicache-ref: measuring a row, 1 of 2 ..."} == set(ran.err)
+    assert all(map(is_news, ran.err))
 
 
 def test_a_real_process(tmp_path: Path) -> None:
