@@ -123,7 +123,8 @@ STORY = (
     Insert(rid="r", key=key(1, 2, 3), start=0), MatchPrefix(key=key(1)), CopyDone(ticket="h:1.2.3"), Poll(backups=1),
     Lock(receipt="k", key=key(1)), Unlock(receipt="k"), Lock(receipt="k", key=key(1)), Unlock(receipt="k"),
     Lock(receipt="k", key=key(1, 2, 3)), Unlock(receipt="k"), Evict(n=3), LoadBack(key=key(1, 2, 3)),
-    CopyDone(ticket="d:1.2.3"), Poll(loads=1), Evict(n=3), EvictHost(n=2),
+    CopyDone(ticket="d:1.2.3"), Poll(loads=1), TakePages(rid="r", n=1), Forward(rid="r", key=key(1, 2, 3, 4), start=3),
+    Evict(n=3), ForwardDone(rid="r"), EvictHost(n=2),
 )  # fmt: skip
 
 

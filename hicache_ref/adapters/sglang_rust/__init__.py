@@ -35,6 +35,7 @@ PLANT_NAMES = (
     "wrong-page-copied",
     "wrong-medium",
     "freed-page-kept",
+    "freed-twice-under-pass",
     "resplit-ignored",
 )
 

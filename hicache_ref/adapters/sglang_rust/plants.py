@@ -83,6 +83,16 @@ class FreedPageKept(ObservedCaller):
         super().free_host(pages[:-1])
 
 
+class FreedTwiceUnderPass(ObservedCaller):
+    """What an eviction frees under a pass that touches it is freed once more."""
+
+    def accept(self, result: Any) -> list[int]:
+        """The pages that a pass holds are given up again."""
+        device = super().accept(result)
+        self.device.give_up([page for page in device if page in self.device.held])
+        return device
+
+
 class ResplitIgnored(ObservedCaller):
     """A backup acknowledges the node it was submitted for, also if that was split meanwhile."""
 
@@ -99,5 +109,6 @@ PLANTS: dict[str, type[ObservedCaller]] = {
     "wrong-page-copied": WrongPageCopied,
     "wrong-medium": WrongMedium,
     "freed-page-kept": FreedPageKept,
+    "freed-twice-under-pass": FreedTwiceUnderPass,
     "resplit-ignored": ResplitIgnored,
 }

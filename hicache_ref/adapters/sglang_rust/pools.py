@@ -38,7 +38,8 @@ class PagePool:
 class DevicePool(PagePool):
     """Device pages. A page given up under a running forward pass is held by that pass until it has ended.
 
-    The core knows nothing of passes: upstream, the order of the CUDA stream is what protects such a page.
+    The core knows nothing of passes: upstream, the order of the CUDA stream is what protects such a page. One that is
+    given up twice is free and held at once, as it is twice in upstream's free list.
     """
 
     def __init__(self, count: int, stamps: Stamps) -> None:
@@ -47,13 +48,13 @@ class DevicePool(PagePool):
         self.held: dict[int, RequestId] = {}
 
     def give_up(self, pages: Iterable[int]) -> None:
-        """Each page is free, or held by the pass started last of those that touch it."""
+        """Each page is free, or held by the pass started last of those that touch it, if not held already."""
         if not self.passes:
             self.free.extend(pages)
             return
         for page in pages:
             touching = [rid for rid, each in self.passes.items() if page in each.reads or page in each.writes]
-            if touching:
+            if touching and page not in self.held:
                 self.held[page] = touching[-1]
             else:
                 self.free.append(page)
@@ -84,10 +85,10 @@ class StatePool(PagePool):
         self.held: dict[int, str] = {}
 
     def give_up(self, pages: Iterable[int]) -> None:
-        """Each slot is free, or held by the last that was begun of those that touch it."""
+        """Each slot is free, or held by the last that was begun of those that touch it, if not held already."""
         for slot in pages:
             touching = [name for name, slots in self.touched.items() if slot in slots]
-            if touching:
+            if touching and slot not in self.held:
                 self.held[slot] = touching[-1]
             else:
                 self.free.append(slot)
