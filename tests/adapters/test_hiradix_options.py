@@ -8,7 +8,7 @@ import pytest
 from hicache_ref.adapters.sglang_hiradix import make
 from hicache_ref.adapters.sglang_hiradix.wheels import root_of
 from hicache_ref.vocabulary.adapter import AdapterError
-from hicache_ref.vocabulary.operations import STORAGE_OPERATIONS, MatchPrefix, WriteDone
+from hicache_ref.vocabulary.operations import STORAGE_OPERATIONS, Evict, Forward, MatchPrefix, TakePages, WriteDone
 from hicache_ref.vocabulary.outcomes import Done, Matched
 from hicache_ref.vocabulary.profile import Profile, Rules, Sizes
 
@@ -137,6 +137,32 @@ def test_a_file_is_run_before_the_first_cache_is_made(tmp_path: Path) -> None:
     found = driven(MatchPrefix(key=driven.key(1)))
     assert isinstance(found, Matched)
     assert () == found.device
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(("page_size", "count"), [(1, 2), (4, 1)])
+def test_a_page_that_comes_twice_in_one_release_is_free_twice_as_upstream(
+    page_size: int, count: int, tmp_path: Path
+) -> None:
+    """Goal: a pass hides no double free. Method: an eviction under one names its pages twice; page sizes differ."""
+    child(version="0.5.20")
+    file = tmp_path / "plant.py"
+    file.write_text(
+        "import torch\n"
+        "from sglang.srt.managers.cache_controller import HiCacheController\n"
+        "def evict_device(self, slots):\n"
+        "    self.mem_pool_device_allocator.free(torch.cat((slots, slots)))\n"
+        "    return len(slots)\n"
+        "HiCacheController.evict_device = evict_device\n"
+    )
+    driven = Driven(SIZES.model_copy(update={"page_size": page_size}), preload=str(file))
+    driven.insert(1)
+    driven.back_up((1,))
+    for operation in (TakePages(rid="s", n=1), Forward(rid="s", key=driven.key(1, 2), start=1), Evict(n=1)):
+        driven(operation)
+    seen = driven.see()
+
+    assert count == len(set(seen.held_device)) + len(set(seen.free_device) & set(seen.held_device))
 
 
 @pytest.mark.peers

@@ -267,7 +267,9 @@ class Watch:
         if not self.books.passes or not slots.numel():
             return original(slots)
         now: list[int] = []
-        for page in dict.fromkeys(self.engine.device_slots.pages(slots)):
+        pages = self.engine.device_slots.pages(slots)
+        # Upstream's allocator of pages takes each once from a call, that of tokens as often as it comes.
+        for page in pages if self.engine.device_slots.size == 1 else dict.fromkeys(pages):
             touching = [rid for rid, each in self.books.passes.items() if page in each.touches]
             if touching and page not in self.books.held:
                 self.books.held[page] = touching[-1]
