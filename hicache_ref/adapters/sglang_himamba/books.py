@@ -57,11 +57,15 @@ class HybridWatch(Watch):
         return told
 
     def states_are_in_order_but_for_matches(self) -> bool:
-        """Whether states lie in the order of their last use, if what matches have moved was used then (0.5.16)."""
+        """Whether states lie in the order of their last use, if what matches have moved was used then.
+
+        Before 0.5.16 a node has one time, for its KV and its state.
+        """
         states = self.hybrid.cache.mamba_lru_list
         used: list[float] = []
         node = states.head.mamba_next
         while node is not states.tail:
-            used.append(max(node.mamba_last_access_time, self._matched.get(node.id, node.mamba_last_access_time)))
+            said = getattr(node, "mamba_last_access_time", node.last_access_time)
+            used.append(max(said, self._matched.get(node.id, said)))
             node = node.mamba_next
         return used == sorted(used, reverse=True)
