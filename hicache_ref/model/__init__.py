@@ -80,6 +80,7 @@ _ANSWERS_OF_A_DISABLED_CACHE: dict[str, Outcome] = {
     "poll": Polled(),
     "prefetch": Refused(why="disabled"),
     "progress": Progressed(done=True),
+    "terminate": Done(),
     "abort": Done(),
     "attach": Refused(why="disabled"),
     "set_write_policy": Done(),

@@ -236,7 +236,7 @@ class _Work:
             return *form, self._known(record.ends), record.done, put
         done, known = (record.done, record.known) if isinstance(record, PrefetchReading | PrefetchEnded) else (0, 0)
         told = self.state.storage.loaded.get(str(record.rid), 0)
-        form += (isinstance(record, PrefetchEnded) and record.has_state,)
+        form += (isinstance(record, PrefetchEnded) and record.has_state, record.cancelled)
         return *form, done, known, self.tree.place.get(record.anchor, -1), record.asked, record.since, told
 
     def _reportable(self, record: Prefetch) -> int:

@@ -45,6 +45,8 @@ class CommitRules(PrefetchRules):
 
     def may_stop(self, record: Prefetch, now: int) -> bool:
         """Whether the policy lets the request go on now (upstream: can_terminate_prefetch)."""
+        if record.cancelled:
+            return True
         complete = isinstance(record, PrefetchEnded) and record.known == record.done
         if complete and self.rules.prefetch_commit == "progress":
             return True
@@ -60,6 +62,26 @@ class CommitRules(PrefetchRules):
         """How long a request waits for so many pages."""
         tokens = pages * self.profile.sizes.page_size
         return self.storage.settings.timeout_ms(tokens, self.rules.prefetch_timeout)
+
+    def requires_terminate(self, op: ops.Terminate) -> Invalid | None:
+        """Any request may be named."""
+        return None
+
+    def on_terminate(self, op: ops.Terminate) -> Done:
+        """The worker of the request's prefetch stops at its next step; the prefetch stays open (HC-PREF-23)."""
+        # change
+        name = self.storage.open.get(op.rid)
+        if name is not None:
+            self._tell_to_stop(name)
+        # tell
+        return Done()
+
+    def _tell_to_stop(self, name: str) -> None:
+        """The prefetch is cancelled, and its worker knows, if it has one and did not know before (HC-PREF-22)."""
+        record = self._prefetch(name)
+        if isinstance(record, PrefetchQueued | PrefetchReading) and not record.cancelled:
+            self.effects.append(StorageCancel(id=name))
+        self.storage.records[name] = record.model_copy(update={"cancelled": True})
 
     def requires_abort(self, op: ops.Abort) -> Invalid | None:
         """Any request may go."""
@@ -88,13 +110,14 @@ class CommitRules(PrefetchRules):
         unless it is taken `with_state`, or the rule `unread_slot` gives it up.
         """
         storage = self.storage
+        self._tell_to_stop(name)
         record = self._prefetch(name)
         assert record.rid is not None
         del storage.open[record.rid]
         storage.occupied -= record.asked
         known = record.known if isinstance(record, PrefetchReading | PrefetchEnded) else 0
         taken, rest = record.pages[:known], record.pages[known:]
-        cut: dict[str, object] = {"rid": None, "cancelled": True}
+        cut: dict[str, object] = {"rid": None}
         if isinstance(record, PrefetchReading | PrefetchEnded):
             cut |= {"pages": rest, "hashes": record.hashes[known:], "key": record.key[known:]}
             cut |= {"done": record.done - known, "known": 0}
@@ -107,8 +130,6 @@ class CommitRules(PrefetchRules):
         self.release(KV_HOST, rest)
         if record.states and not with_state:
             self.release(STATE_HOST, record.states)
-        if isinstance(record, PrefetchQueued | PrefetchReading):
-            self.effects.append(StorageCancel(id=name))
         self.update_leaf(record.anchor)
         return taken
 
@@ -244,7 +265,7 @@ class CommitRules(PrefetchRules):
         record = self.storage.records[name]
         assert isinstance(record, PrefetchAnswered)
         count = len(record.hashes)
-        if record.rid is not None and count >= self.prefetch_threshold():
+        if not record.cancelled and count >= self.prefetch_threshold():
             if not self.host_room(count, int(self.profile.state and not record.states)):
                 # The state is that of the last page asked for: with fewer pages it would be of no use.
                 is_cut = self.rules.prefetch_truncates and not self.profile.state

@@ -1,7 +1,7 @@
 """Prefetch: what storage is asked for, and what its answers mean (upstream: prefetch_from_storage).
 
 The worker's steps (`query_done`, `read_done`) change what it holds and nothing of the tree; the scheduler's steps
-(`prefetch` here, `progress`, `abort` and `poll` in `commit`) do the rest. Only the scheduler frees a page.
+(`prefetch` here, `progress`, `terminate`, `abort` and `poll` in `commit`) do the rest. Only the scheduler frees a page.
 """
 
 from hicache_ref.model.records import (
@@ -222,6 +222,10 @@ class PrefetchRules(StoreRules):
             )
         )  # fmt: skip
 
+    def _counts_no_more(self, record: PrefetchReading) -> bool:
+        """Whether the count of an open prefetch stands still since it was told to stop (upstream: increment)."""
+        return record.cancelled and record.rid is not None and self.rules.prefetch_progress == "live"
+
     def _without_tail(self, record: PrefetchEnded) -> PrefetchEnded:
         """By the rule `io_end` what was not read, or for nobody, waits for release as soon as the I/O has ended."""
         if self.rules.read_tail == "end_applied":
@@ -251,16 +255,17 @@ class PrefetchRules(StoreRules):
         pool = self.state.pools[KV_HOST]
         for slot in record.states if op.state else ():
             self.state.pools[STATE_HOST].stamp[slot] = record.hashes[-1]
-        done = record.done + op.pages
-        come = zip(record.pages[record.done : done], record.hashes[record.done : done], strict=True)
+        end = record.done + op.pages
+        come = zip(record.pages[record.done : end], record.hashes[record.done : end], strict=True)
         for index, (page, digest) in enumerate(come):
             pool.stamp[page] = digest
             pool.draft[page] = digest if index < op.draft else None
         batch = min(self.profile.sizes.storage_batch, len(record.pages) - record.done)
+        done = record.done if self._counts_no_more(record) else end
         known = done if self.rules.prefetch_progress == "live" and record.rid is not None else record.known
         ends = op.raised or op.pages < batch or done == len(record.pages) or record.cancelled
         if ends:
-            ended = at_stage(PrefetchEnded, record, done=done, known=known, has_state=op.state)
+            ended = at_stage(PrefetchEnded, record, done=done, known=known, has_state=op.state and done == end)
             self.storage.records[op.id] = ended = self._without_tail(ended)
             self.storage.reads.append((op.id, ended.done))
         else:
@@ -269,7 +274,7 @@ class PrefetchRules(StoreRules):
         # tell
         if self.profile.draft and op.draft < op.pages:
             self.facts.append("draft_missing")
-        if record.states and not op.state and done == len(record.pages):
+        if record.states and not op.state and end == len(record.pages):
             self.facts.append("state_not_read")
         if record.rid is None:
             self.facts.append("read_after_close")

@@ -2,6 +2,7 @@
 
 A stage is a type, so that a transition that cannot be is a record that cannot be built. Whether a request still
 waits is told apart from the stage: closing (commit, revoke, abort) clears `rid`, and the I/O goes on without it.
+Whether the worker was told to stop is a third matter: whatever is closed was, and an open one may be (terminate).
 """
 
 from functools import lru_cache

@@ -36,6 +36,8 @@ def policy_lets_go(change: Change[ops.Progress, Progressed]) -> int:
 
 def _may_go(view: View, record: Prefetch, now: int) -> bool:
     settings = view.storage.settings
+    if record.cancelled:
+        return True
     if isinstance(record, PrefetchEnded) and view.rules.prefetch_commit == "progress" and record.known == record.done:
         return True
     if settings.prefetch_policy != "timeout":
@@ -130,8 +132,9 @@ def commit_leaves_no_gap(change: Change[ops.Progress | ops.Poll, Progressed | Po
 
 @step(
     "HC-MATCH-06", "take_pages", "give_back", "forward", "forward_done", "unlock", "evict", "evict_host", "evict_state",
-    "evict_host_state", "write_backup", "copy_done", "copy_failed", "query_done", "read_done", "write_done", "abort",
-    "attach", "detach", "clear_storage", "set_write_policy", "audit", "poll", "progress", needs="nodes",
+    "evict_host_state", "write_backup", "copy_done", "copy_failed", "query_done", "read_done", "write_done",
+    "terminate", "abort", "attach", "detach", "clear_storage", "set_write_policy", "audit", "poll", "progress",
+    needs="nodes",
 )  # fmt: skip
 def nothing_is_used(change: Change[Any, Outcome]) -> int:
     """No node that was there was used in a step that asks for no key and commits nothing."""
@@ -165,18 +168,45 @@ def anchor_is_used(change: Change[ops.Progress | ops.Poll, Progressed | Polled])
 
 @step("HC-PREF-22", needs="storage")
 def told_to_stop(change: Change[Any, Any]) -> int:
-    """Storage is told to stop what a step has closed of queries and reads that run, and nothing else."""
+    """Storage is told to stop what a step has closed or terminated of queries and reads that run, and nothing else."""
     after = change.after.storage
-    closed = sorted(
+    over = sorted(
         record.id
         for record in change.before.storage.opened
         if isinstance(record, PrefetchQueued | PrefetchReading)
-        and getattr(after.records.get(record.id), "rid", None) is None
+        and not record.cancelled
+        and (getattr(after.records.get(record.id), "rid", None) is None or _terminates(change, record))
     )
     told = sorted(effect.id for effect in change.what.effects if effect.kind == "storage_cancel")
-    if told != closed:
-        raise Broken.because(f"storage is told to stop {told}, closed were {closed}")
-    return len(closed)
+    if told != over:
+        raise Broken.because(f"storage is told to stop {told}, closed or terminated were {over}")
+    return len(over)
+
+
+def _terminates(change: Change[Any, Any], record: Prefetch) -> bool:
+    """Whether the step is the terminate of this open prefetch."""
+    return isinstance(change.op, ops.Terminate) and change.op.rid == record.rid
+
+
+@step("HC-PREF-23", needs="storage")
+def terminated_and_open(change: Change[Any, Any]) -> int:
+    """An open prefetch is to stop once its request was terminated, which changes nothing else, and not before."""
+    was, now = change.before.storage, change.after.storage
+    for record in now.opened:
+        before = was.prefetch(record.id)
+        if before is not None and record.cancelled != (before.cancelled or _terminates(change, before)):
+            raise Broken.because(f"{record.id} is {'' if record.cancelled else 'not '}to stop, after {change.op.op}")
+    if isinstance(change.op, ops.Terminate):
+        kept = ("open", "answers", "reads", "writes", "release", "owed", "believed", "loaded", "occupied")
+        changed = [name for name in kept if getattr(was, name) != getattr(now, name)]
+        name = was.open.get(change.op.rid)
+        records = {
+            each: record.model_copy(update={"cancelled": True}) if each == name else record
+            for each, record in was.records.items()
+        }
+        if changed or records != now.records or not change.still:
+            raise Broken.because(f"a terminate of {change.op.rid} changed {changed or 'a prefetch or a node'}")
+    return len(now.open)
 
 
 @step("HC-PREF-20", "progress")
@@ -261,21 +291,19 @@ def _all_or_nothing(before: View, first: Prefetch, now: Prefetch | None, room: i
 
 @step("HC-PREF-08", "poll")
 def revoked_for_cause(change: Change[ops.Poll, Polled]) -> int:
-    """An answered prefetch reads, or is revoked if storage has too little or the host no room."""
+    """An answered prefetch reads, or is revoked if terminated, if storage has too little or the host no room."""
     before, after, told = change.before, change.after, change.told
     enough = threshold(before)
     for name in told.answers:
         was, now = before.storage.prefetch(name), after.storage.prefetch(name)
         if was is None or (name in told.revoked) != (was.rid is not None and now is None):
             raise Broken.because(f"{name} is {'' if name in told.revoked else 'not '}told to be revoked")
-        if now is not None and (
-            was.rid is None or len(now.pages) < enough or now.hashes != was.hashes[: len(now.pages)]
-        ):
+        if now is not None and (was.cancelled or len(now.pages) < enough or now.hashes != was.hashes[: len(now.pages)]):
             raise Broken.because(
                 f"{name} reads {len(now.pages)} pages, {len(was.hashes)} are there, {enough} are enough"
             )
     first = answered(change)
-    if isinstance(first, Prefetch) and first.rid is not None:
+    if isinstance(first, Prefetch) and not first.cancelled:
         room = host_pages_for(before, len(first.hashes))
         now = after.storage.prefetch(first.id)
         if not before.rules.prefetch_truncates and room < len(first.hashes):

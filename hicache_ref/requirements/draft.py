@@ -3,7 +3,7 @@
 from hicache_ref.model.records import Backup, BackupWriting, PrefetchReading
 from hicache_ref.model.state import FREE, Pass, Ticket
 from hicache_ref.requirements.change import Change
-from hicache_ref.requirements.prefetch import Reading, takes_draft
+from hicache_ref.requirements.prefetch import Reading, counts_no_more, takes_draft
 from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary import operations as ops
@@ -130,6 +130,8 @@ def missing_draft_costs_nothing(change: Change[ops.ReadDone | ops.WriteDone, Don
         return 0
     if before.rules.read_tail == "io_end" and isinstance(was, PrefetchReading) and was.rid is None:
         return 0  # what is read for nobody has gone back, and is not counted
+    if isinstance(was, PrefetchReading) and counts_no_more(before, was):
+        return 0
     end = was.done + op.pages
     counted = now.done if isinstance(now, Reading | Backup) else None
     if counted != end or after.host.contents(was.pages[was.done : end]) != was.hashes[was.done : end]:

@@ -88,8 +88,8 @@ def one_prefetch_a_request(view: View) -> int:
     if said != waiting or len(said) != len(storage.open):
         raise Broken.because(f"{storage.open} is kept to be open, the records say {waiting}")
     for record in storage.prefetches:
-        if record.cancelled != (record.rid is None):
-            raise Broken.because(f"{record.id} is {'open and cancelled' if record.rid else 'closed and goes on'}")
+        if record.rid is None and not record.cancelled:
+            raise Broken.because(f"{record.id} is closed and goes on")
     return len(storage.open)
 
 
@@ -269,6 +269,11 @@ def answer_is_taken(change: Change[ops.QueryDone, Done]) -> int:
     return 1
 
 
+def counts_no_more(view: View, record: PrefetchReading) -> bool:
+    """Whether it was terminated, and by the rule `live` nothing counts that is read for it since."""
+    return record.cancelled and record.rid is not None and view.rules.prefetch_progress == "live"
+
+
 @step("HC-PREF-06", "read_done")
 def batch_is_exact(change: Change[ops.ReadDone, Done]) -> int:
     """The pages of the batch hold what they should, no other page changed, and the reading ends where it must."""
@@ -280,6 +285,7 @@ def batch_is_exact(change: Change[ops.ReadDone, Done]) -> int:
     stamp = before.host.stamp.copy()
     for page, digest in zip(was.pages[was.done : end], was.hashes[was.done : end], strict=True):
         stamp[page] = digest
+    end = was.done if counts_no_more(before, was) else end
     if stamp != after.host.stamp or before.device.stamp != after.device.stamp:
         raise Broken.because(f"a batch of {op.pages} pages of {op.id} did not write exactly those pages")
     over = op.raised or op.pages < batch_size(before, op.id) or end == len(was.pages) or was.cancelled
@@ -312,7 +318,7 @@ def asked_by_the_rules(change: Change[ops.Prefetch, Prefetching | Refused]) -> i
     if not isinstance(told, Prefetching):
         return 1
     record = change.after.storage.prefetch(told.id)
-    if record is None or told.id in before.storage.records or record.rid != change.op.rid:
+    if record is None or told.id in before.storage.records or record.rid != change.op.rid or record.cancelled:
         raise Broken.because(f"{told.id} is told, and is no new prefetch of {change.op.rid}")
     room = _pages_to_ask_for(before, change, wanted)
     since = change.op.now if before.rules.prefetch_clock == "submission" else -1

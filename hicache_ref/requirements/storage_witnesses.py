@@ -165,6 +165,27 @@ def had_to_wait(change: Change[ops.Progress, Progressed]) -> bool:
     return not change.told.done
 
 
+@sometimes("HC-PREF-75", "terminate")
+def terminated_while_reading(change: Change[ops.Terminate, Done]) -> bool:
+    """A prefetch was terminated while pages were read for it."""
+    before = change.before.storage
+    record = before.prefetch(before.open.get(change.op.rid))
+    return isinstance(record, PrefetchReading) and not record.cancelled
+
+
+@sometimes("HC-PREF-76", "poll")
+def terminated_is_revoked(change: Change[ops.Poll, Polled]) -> bool:
+    """A poll revoked a prefetch that was terminated."""
+    records = [change.before.storage.prefetch(name) for name in change.told.revoked]
+    return any(record is not None and record.cancelled for record in records)
+
+
+@sometimes("HC-PREF-77", "progress")
+def terminated_and_went_on(change: Change[ops.Progress, Progressed]) -> bool:
+    """A request went on with pages of a prefetch that was terminated."""
+    return any(record.cancelled and known for record, known in committed(change))
+
+
 @sometimes("HC-PREF-72", "poll")
 def queue_was_emptied(change: Change[ops.Poll, Polled]) -> bool:
     """A poll freed pages of the release queue."""

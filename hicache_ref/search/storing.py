@@ -98,6 +98,14 @@ def abort(d: Drawing) -> Operation | None:
     return ops.Abort(rid=rid) if rid else None
 
 
+def terminate(d: Drawing) -> Operation | None:
+    """A prefetch is to stop and stays open, mostly one that storage works on; now and then the request has none."""
+    storage = d.model.state.storage
+    at_work = [rid for rid, name in storage.open.items() if storage.records[name].stage in ("queued", "reading")]
+    rid = d.pick(at_work or list(storage.open)) if d.rng.random() < 0.9 else d.rng.choice(REQUESTS)
+    return ops.Terminate(rid=rid) if rid else None
+
+
 def attach_sometimes(d: Drawing) -> Operation | None:
     """An attach, seldom where a backend is attached."""
     attached = d.model.state.storage.attached

@@ -232,6 +232,13 @@ class Progress(Frozen):
     agreed: int | None = None
 
 
+class Terminate(Frozen):
+    """The request's prefetch is to stop, and stays open until the request asks (upstream: terminate_prefetch)."""
+
+    op: Literal["terminate"] = "terminate"
+    rid: RequestId
+
+
 class Abort(Frozen):
     """The request has gone (upstream: release_aborted_request)."""
 
@@ -318,6 +325,7 @@ Operation = Annotated[
     | ReadDone
     | WriteDone
     | Progress
+    | Terminate
     | Abort
     | Attach
     | Detach
@@ -335,7 +343,7 @@ OPERATION_TYPES: dict[str, type[Frozen]] = {
     for kind in (
         MatchPrefix, TakePages, GiveBack, Forward, ForwardDone, Insert, Lock, Unlock, Evict, EvictHost,
         EvictState, EvictHostState, WriteBackup, LoadBack, CopyDone, CopyFailed, Poll, Prefetch, QueryDone, ReadDone,
-        WriteDone, Progress, Abort,
+        WriteDone, Progress, Terminate, Abort,
         Attach, Detach, ClearStorage, SetWritePolicy, Audit, Reset,
     )
 }  # fmt: skip
@@ -344,7 +352,18 @@ POLLS_IN_VAIN_MAX = 4
 """Of so many polls in a row that may apply all ends of a kind that wait, one applies some (HC-CONF-15)."""
 
 STORAGE_OPERATIONS = frozenset(
-    {"prefetch", "query_done", "read_done", "write_done", "progress", "abort", "attach", "detach", "clear_storage"}
+    {
+        "prefetch",
+        "query_done",
+        "read_done",
+        "write_done",
+        "progress",
+        "terminate",
+        "abort",
+        "attach",
+        "detach",
+        "clear_storage",
+    }
 )
 """Operations that need the third tier."""
 

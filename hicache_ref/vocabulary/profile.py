@@ -131,7 +131,7 @@ class Rules(Frozen):
     """Whether a complete prefetch is committed by the poll that applies its end, or when its request asks."""
 
     cancelled_query: Literal["answers_0", "goes_on"] = "answers_0"
-    """What a query answers whose prefetch was closed meanwhile."""
+    """What a query answers whose prefetch was told to stop meanwhile."""
 
     give_back: Literal["at_once", "queued"] = "at_once"
     """Whether pages that an abort or a commit gives up are free at once or with a later poll."""

@@ -33,6 +33,7 @@ from hicache_ref.vocabulary.operations import (
     QueryDone,
     ReadDone,
     TakePages,
+    Terminate,
     Unlock,
 )
 from hicache_ref.vocabulary.outcomes import (
@@ -238,6 +239,22 @@ def test_nobody_writes_the_slot_of_a_prefetch_that_was_closed_before_it_read(ver
     for operation in (QueryDone(id="p:1.2.3", hits=3), EVERYTHING, ReadDone(id="p:1.2.3", pages=2), EVERYTHING):
         driven(operation)
     assert (end(4), end(4)) == driven.states(4)
+    assert {} == driven.twice()
+
+
+@pytest.mark.parametrize("version", ALL_RELEASES)
+def test_a_terminated_prefetch_waits_for_its_request(version: str) -> None:
+    """Goal: only the mark is set, and no state is taken for that of a part. Method: terminate before the last batch."""
+    driven = Driven(Sizes(device_pages=8, host_pages=24), version=version, storage="file")
+    driven.attach()
+    driven.only_stored(1, 2, 3)
+    name = driven.reading("q", 1, 2, 3)
+    driven.read(name, 2)
+    assert Done() == driven(Terminate(rid="q"))
+    assert (name,) == driven.see().told_to_stop
+    assert Done() == driven(ReadDone(id=name, pages=1))
+    assert "progressed" == driven(Progress(rid="q")).kind
+    driven(EVERYTHING)
     assert {} == driven.twice()
 
 

@@ -27,6 +27,7 @@ from hicache_ref.vocabulary.operations import (
     ReadDone,
     Reset,
     TakePages,
+    Terminate,
     Unlock,
     WriteDone,
 )
@@ -51,6 +52,9 @@ from tests.adapters.hiradix_driven import ALL_RELEASES, Driven, progressed
 pytestmark = pytest.mark.peers
 
 NOWHERE = Key(tokens=())
+TERMINATING = ALL_RELEASES[3:-1]
+"""Releases that can tell a prefetch to stop while its request waits."""
+
 STREAMED = ALL_RELEASES[1:]
 """Releases that copy on streams and read pages into buffers of their own."""
 
@@ -206,6 +210,28 @@ def test_the_tester_decides_what_storage_says(version: str) -> None:
     driven(EVERYTHING)
     assert progressed(version, loaded=1) == driven(Progress(rid="q"))
     assert driven.hashes(1) == driven.held("host", 1)
+
+
+@pytest.mark.parametrize("version", TERMINATING)
+def test_a_terminated_prefetch_waits_for_its_request(version: str) -> None:
+    """Goal: only the mark is set. Method: terminate between two batches, look who waits, read on, let it go on."""
+    driven = Driven.of(version)
+    driven.attach()
+    driven.only_stored((1, 2, 3, 4, 5))
+    name = driven.reading("q", 1, 2, 3, 4, 5)
+    driven.read(name, 2)
+    assert Progressed(done=False) == driven(Progress(rid="q"))
+    assert Done() == driven(Terminate(rid="nobody"))
+    assert () == driven.see().told_to_stop
+    assert Done() == driven(Terminate(rid="q"))
+    assert (name,) == driven.see().told_to_stop
+    assert "refused" == driven(Prefetch(rid="q", key=driven.key(6))).kind
+    driven.read(name, 2)
+    assert Invalid(why=f"no running read {name}") == driven(ReadDone(id=name, pages=1))
+    assert Progressed(done=True, loaded=2) == driven(Progress(rid="q"))
+    driven(EVERYTHING)
+    assert driven.hashes(1, 2) == driven.held("host", 1, 2)
+    assert ({}, set()) == (driven.twice(), driven.nobodys())
 
 
 @pytest.mark.parametrize("version", STREAMED)

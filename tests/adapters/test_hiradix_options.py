@@ -98,6 +98,8 @@ def test_old_releases_lack_operations() -> None:
     first, second, last = (child(version=version)[1] for version in ("0.5.1.post3", "0.5.2", "0.5.20"))
     assert {"abort", "clear_storage", "detach"} == last.operations - first.operations
     assert {"detach"} == last.operations - second.operations
+    between = [version for version in ALL_RELEASES if "terminate" in child(version=version)[1].operations]
+    assert ["0.5.9", "0.5.10.post1", "0.5.15", "0.5.16"] == between
     assert {"lru"} == first.evictions
     assert (False, True) == (second.events, last.events)
 
@@ -106,7 +108,7 @@ def test_old_releases_lack_operations() -> None:
 def test_without_storage_there_is_none() -> None:
     """Goal: option storage=off. Method: compare operations."""
     _, off = child(version="0.5.20", storage="off")
-    assert STORAGE_OPERATIONS == child(version="0.5.20")[1].operations - off.operations
+    assert STORAGE_OPERATIONS - {"terminate"} == child(version="0.5.20")[1].operations - off.operations
 
 
 @pytest.mark.peers

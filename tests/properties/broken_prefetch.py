@@ -5,7 +5,16 @@ from hicache_ref.model.records import PrefetchQueued
 from hicache_ref.model.state import Node
 from hicache_ref.vocabulary.effects import StorageCancel
 from hicache_ref.vocabulary.ids import ROOT
-from hicache_ref.vocabulary.operations import Abort, MatchPrefix, Poll, Prefetch, Progress, QueryDone, ReadDone
+from hicache_ref.vocabulary.operations import (
+    Abort,
+    MatchPrefix,
+    Poll,
+    Prefetch,
+    Progress,
+    QueryDone,
+    ReadDone,
+    Terminate,
+)
 from hicache_ref.vocabulary.outcomes import Done
 from tests.properties import broken_states, broken_steps
 from tests.properties.breaking import HOST, World, key, told
@@ -46,6 +55,15 @@ def an_answer_waits_twice() -> World:
 def a_prefetch_is_open_for_another_request() -> World:
     world = asking()
     world.state.storage.open = {"somebody": "p:1.2"}
+    return world
+
+
+@broken_states.broken("HC-PREF-04")
+def a_closed_prefetch_goes_on() -> World:
+    world, record = reading()
+    world.do(Abort(rid="q"))
+    records = world.state.storage.records
+    records[record.id] = records[record.id].model_copy(update={"cancelled": False})
     return world
 
 
@@ -210,6 +228,60 @@ def storage_is_told_to_stop_what_goes_on() -> Told:
     return world, op, step._replace(effects=(StorageCancel(id="p:1.2"),))
 
 
+# -- told to stop -----------------------------------------------------------------------------------------------------
+
+
+@broken_steps.broken("HC-PREF-22")
+def storage_is_told_twice_to_stop() -> Told:
+    world = asking()
+    world.do(Terminate(rid="q"))
+    op, step = world.seen(Abort(rid="q"))
+    return world, op, step._replace(effects=(StorageCancel(id="p:1.2"),))
+
+
+@broken_steps.broken("HC-PREF-23")
+def a_terminate_leaves_no_mark() -> Told:
+    world = asking()
+    op, step = world.seen(Terminate(rid="q"))
+    records = world.state.storage.records
+    records["p:1.2"] = records["p:1.2"].model_copy(update={"cancelled": False})
+    return world, op, step
+
+
+@broken_steps.broken("HC-PREF-19", "HC-PREF-23")
+def a_terminate_gives_up_what_was_read() -> Told:
+    world, record = reading("123")
+    world.do(ReadDone(id=record.id, pages=2), Poll(reads=1))
+    op, step = world.seen(Terminate(rid="q"))
+    world.model._give_up(world.model._close(record.id))
+    return world, op, step
+
+
+@broken_steps.broken("HC-PREF-23")
+def a_match_has_a_prefetch_stop() -> Told:
+    world = asking()
+    op, step = world.seen(MatchPrefix(key=key("1")))
+    records = world.state.storage.records
+    records["p:1.2"] = records["p:1.2"].model_copy(update={"cancelled": True})
+    return world, op, step
+
+
+@broken_steps.broken("HC-PREF-06")
+def what_comes_after_a_terminate_counts() -> Told:
+    world, record = reading("123", prefetch_progress="live")
+    world.do(Terminate(rid="q"))
+    world.model._counts_no_more = lambda record: False  # type: ignore[method-assign]
+    return world, *world.seen(ReadDone(id=record.id, pages=2))
+
+
+@broken_steps.broken("HC-PREF-10")
+def a_request_waits_for_what_was_terminated() -> Told:
+    world = asking()
+    world.do(Terminate(rid="q"))
+    world.model.may_stop = lambda record, now: False  # type: ignore[method-assign]
+    return world, *world.seen(Progress(rid="q"))
+
+
 # -- polls ------------------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +291,17 @@ def a_prefetch_is_revoked_without_cause() -> Told:
     world.do(QueryDone(id="p:1.2", hits=2))
     world.model.prefetch_threshold = lambda: 3  # type: ignore[method-assign]
     return world, *world.seen(Poll(answers=1))
+
+
+@broken_steps.broken("HC-PREF-08")
+def a_terminated_prefetch_begins_to_read() -> Told:
+    world = asking()
+    world.do(QueryDone(id="p:1.2", hits=2), Terminate(rid="q"))
+    records = world.state.storage.records
+    records["p:1.2"] = records["p:1.2"].model_copy(update={"cancelled": False})
+    op, step = world.seen(Poll(answers=1))
+    records["p:1.2"] = records["p:1.2"].model_copy(update={"cancelled": True})
+    return world, op, step
 
 
 @broken_steps.broken("HC-PREF-14", "HC-EVENT-04")

@@ -32,6 +32,8 @@ def describe(traits: Traits, version: str, *, storage: bool, events: bool, pinne
         missing |= {"detach"}
     if not hasattr(traits.cache, "release_aborted_request"):
         missing |= {"abort"}
+    if not hasattr(traits.cache, "terminate_prefetch"):
+        missing |= {"terminate"}
     if not hasattr(traits.cache, "clear_storage_backend"):
         missing |= {"clear_storage"}
     return Description(

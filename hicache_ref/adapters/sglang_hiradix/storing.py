@@ -154,6 +154,11 @@ class StoringCaller(PollingCaller):
             loaded = length - known
         return Progressed(done=True, loaded=loaded // self.engine.page_size, prefetched=prefetched)
 
+    def on_terminate(self, op: ops.Terminate) -> Done:
+        """The worker of this request's prefetch is to stop."""
+        self.engine.cache.terminate_prefetch(op.rid)
+        return Done()
+
     def on_abort(self, op: ops.Abort) -> Done:
         """The cache waits for this request no more."""
         self.engine.cache.release_aborted_request(self.engine.handle(op.rid))
