@@ -49,6 +49,9 @@ class Wanted(NamedTuple):
     short: float = 0.2
     """How many reads of storage are cut short."""
 
+    terminates: float = 0.0
+    """How often a request's prefetch is told to stop, where it would ask whether it may go on."""
+
     prompt: bool = False
     """Whether copies end, and are known to have, as soon as a request has."""
 
@@ -185,6 +188,9 @@ class Scheduler:
             return
         rid = self.rng.choice(self.waiting)
         handle = self.engine.handle(rid)
+        if self.wanted.terminates and self.rng.random() < self.wanted.terminates:
+            self.cache.terminate_prefetch(rid)
+            return
         if self.rng.random() < 0.2 and hasattr(self.cache, "release_aborted_request"):
             self.cache.release_aborted_request(handle)
         elif not self.cache.check_prefetch_progress(handle):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,23 @@ def test_a_recorded_run_with_storage_is_accepted(tmp_path: Path, version: str) -
     assert {"attach", "prefetch", "query_done", "read_done", "write_done", "progress"} <= kinds
 
 
+def test_what_a_thread_gives_up_waits_for_release(tmp_path: Path) -> None:
+    """Goal: the pages that a closed prefetch did not read are freed by the poll that says so. Method: as above."""
+    trace, said = recorded(tmp_path, "0.5.16", **STORED | {"seed": 5, "short": 0.0})
+
+    assert (None, None) == (said["ended"], trace.ended)
+    assert [] == found(judged(trace))
+
+
+def test_a_terminate_is_recorded(tmp_path: Path) -> None:
+    """Goal: a prefetch that is told to stop is told of. Method: as above, and a third of the asking is terminating."""
+    trace, said = recorded(tmp_path, "0.5.16", **STORED | {"seed": 2, "short": 0.0, "terminates": 0.3})
+
+    assert (None, None) == (said["ended"], trace.ended)
+    assert 5 < sum(step.op.op == "terminate" for step in trace.steps)
+    assert [] == found(judged(trace))
+
+
 def test_a_recorded_run_of_0_5_2_shows_the_double_release(tmp_path: Path) -> None:
     """Goal: the leak of a running server is found in its trace. Method: some reads are short; nothing else is set."""
     texts = []
@@ -84,7 +102,10 @@ def test_a_recorded_run_of_0_5_2_shows_the_double_release(tmp_path: Path) -> Non
         trace, _ = recorded(tmp_path, "0.5.2", seed=seed, short=0.3, look_every=5, **STORED)
         texts += found(judged(trace))
 
-    assert any(name == "HC-PAGE-01" and "the free list, the free list" in text for name, text in texts), texts
+    counted = [
+        re.match(r"(\d+) pages were released, (\d+) waited", text) for name, text in texts if name == "HC-PREF-16"
+    ]
+    assert any(each and int(each[1]) == 2 * int(each[2]) for each in counted), texts
 
 
 def test_0_5_20_shows_none(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ class Recorder:
             ("prefetch_from_storage", b"", calls.before_prefetch, calls.after_prefetch),
             ("check_prefetch_progress", b"", calls.before_progress, calls.after_progress),
             ("pop_prefetch_loaded_tokens", b"", calls.before_progress, calls.after_pop),
+            ("terminate_prefetch", b"", calls.before_progress, calls.after_terminate),
             ("release_aborted_request", b"", calls.before_progress, calls.after_abort),
             ("attach_storage_backend", b"", None, self._after_attach),
             ("detach_storage_backend", b"", None, calls.after_detach),

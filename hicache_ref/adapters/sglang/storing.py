@@ -91,15 +91,9 @@ class StoringCalls(Calls):
             self.add((b"asked", operation.id, note.hits, enough, note.raised))
         elif isinstance(note, Read):
             self.untold.append(operation.id)
-            self.add((b"read", operation.id, note.pages, self._tail(operation) if note.ends else None, note.raised))
+            self.add((b"read", operation.id, note.pages, note.ends, note.raised))
         else:
             self.add((b"written", operation.id, note.pages, note.raised))
-
-    def _tail(self, operation: Any) -> tuple[int, ...]:
-        """Pages that an ended read has not filled and its thread gives up; none where the scheduler does that."""
-        if self.engine.traits.acknowledges_batches:
-            return ()
-        return self.capture.host_pages(operation.host_indices[operation.completed_tokens :])
 
     # -- the scheduler's calls --------------------------------------------------------------------------------------
 
@@ -149,6 +143,10 @@ class StoringCalls(Calls):
     def after_pop(self, rid: str, result: Any, args: Args, named: Named) -> None:
         """Upstream has told what storage gave."""
         self.add((b"pop", rid))
+
+    def after_terminate(self, rid: str, result: Any, args: Args, named: Named) -> None:
+        """The prefetch is to stop, and stays open."""
+        self.add((b"terminate", rid))
 
     def after_abort(self, rid: str, result: Any, args: Args, named: Named) -> None:
         """Nobody waits."""

@@ -51,9 +51,6 @@ class StoringCalls(Calls):
         self._reads: list[_Fetch] = []
         """Batches read of which the trace has not told the scheduler, in order."""
 
-        self._tails: set[int] = set()
-        """Host pages that a read has not filled and its thread gives up: with the read's end, as a trace has it."""
-
         self._writes: dict[str, _Write] = {}
         self._told_loaded: set[str] = set()
 
@@ -98,12 +95,11 @@ class StoringCalls(Calls):
             self._answers.append(fetch)
         self.step(lines.op(b"query_done", id=fetch.name, hits=hits, raised=raised or None))
 
-    def on_read(self, number: int, pages: int, tail: Pages | None, raised: bool) -> None:
-        """So many leading pages of a batch are in place; it was the last one where there is a tail, if empty."""
+    def on_read(self, number: int, pages: int, ends: bool, raised: bool) -> None:
+        """So many leading pages of a batch are in place; whether it was the last one."""
         fetch = self._fetch_of(number)
-        if tail is not None:
+        if ends:
             fetch.stage = "ended"
-            self._tails.update(tail)
         self._reads.append(fetch)
         self.step(lines.op(b"read_done", id=fetch.name, pages=pages, raised=raised or None))
 
@@ -154,6 +150,10 @@ class StoringCalls(Calls):
         """Upstream has told what storage gave, and so has the trace, at the progress before."""
         self._told_loaded.discard(rid)
 
+    def on_terminate(self, rid: str) -> None:
+        """The prefetch is to stop, and stays open."""
+        self.step(lines.op(b"terminate", rid=rid))
+
     def on_abort(self, rid: str) -> None:
         """Nobody waits."""
         self.step(lines.op(b"abort", rid=rid))
@@ -184,7 +184,7 @@ class StoringCalls(Calls):
         revoked = [fetch.name for fetch, has_pages in answered if self._is_revoked(fetch, has_pages)]
         known, committed = self._known_reads(took.get("ack_prefetch_queue", []))
         written = [write for number in took.get("ack_backup_queue", ()) for write in self._written(number)]
-        released = self._released(took.get("host_mem_release_queue", []))
+        released = sum(map(len, took.get("host_mem_release_queue", ())))
         self._forget_closed()
         return {
             "answers": [fetch.name for fetch, _ in answered],
@@ -199,13 +199,6 @@ class StoringCalls(Calls):
     def on_over(self) -> None:
         """A call is over: what closed in it has closed before the next one."""
         self._closed.clear()
-
-    def _released(self, items: list[Pages]) -> int:
-        """How many pages were freed that had waited for it, without the tails of reads."""
-        pages = [page for item in items for page in item]
-        count = sum(page not in self._tails for page in pages)
-        self._tails.difference_update(pages)
-        return count
 
     def _answered(self, given: int | str, has_pages: bool) -> tuple[_Fetch, bool]:
         """The prefetch of an answer, which is an operation or, up to 0.5.15, a request."""
