@@ -49,6 +49,9 @@ class Scope(Frozen):
     prefetches: Annotated[int, Field(ge=0)] = 0
     """Prefetches on the books at a time."""
 
+    terminates: bool = False
+    """Prefetches may be told to stop while their requests wait."""
+
     whole_requests: bool = False
     """A request that takes pages computes and inserts them before anything else happens."""
 
@@ -103,7 +106,11 @@ _EARLY = Rules(
 """The values of storage rules that the reference does not have."""
 
 
-def _lower(name: str, text: str, keys: tuple[Key, ...], *, prefetches: int = 1, rules: Rules = _RETRY) -> Scope:
+_AT_IO_END = _EARLY.model_copy(update={"read_tail": "io_end"})
+
+
+def _lower(name: str, text: str, keys: tuple[Key, ...], *, prefetches: int = 1, rules: Rules = _RETRY,
+           terminates: bool = False) -> Scope:  # fmt: skip
     """One request and storage, page by page, to which a page is offered once more if the first write of it failed.
 
     The request goes through as a whole and is told at once what it got: what may happen meanwhile is the matter of
@@ -118,6 +125,7 @@ def _lower(name: str, text: str, keys: tuple[Key, ...], *, prefetches: int = 1, 
         host_evicts=(1,),
         storage=StorageSettings(prefetch_threshold=1),
         prefetches=prefetches,
+        terminates=terminates,
         whole_requests=True,
     )
 
@@ -239,6 +247,19 @@ _ALL = (
         text="Storage rules of released engines: pages taken before the query, ends known at once, a release queue.",
         keys=_KEYS[:2],
         rules=_EARLY,
+    ),
+    _lower(
+        name="lower-terminate",
+        text="A prefetch of two pages is told to stop at any moment while its request waits.",
+        keys=_KEYS[1:2],
+        terminates=True,
+    ),
+    _lower(
+        name="lower-terminate-early",
+        text="The same where what comes after it does not count, and the worker gives it up.",
+        keys=_KEYS[1:2],
+        rules=_AT_IO_END,
+        terminates=True,
     ),
 )
 

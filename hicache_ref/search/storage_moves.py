@@ -5,8 +5,9 @@ No scope has these, each for its reason:
 - `attach`, `detach` and `clear_storage`: one storage is attached from the start to the end.
 - A query that raised: it is one that found nothing. A batch that raised after some of its pages: it is one that was
   cut short there. Batches that raised have none of their pages, or all.
-- Progress or abort of a request that has no prefetch: nothing changes. Moments between early and late: by the one no
-  prefetch has taken too long, by the other each has.
+- Progress, terminate or abort of a request that has no prefetch: nothing changes. Only scopes that say so terminate
+  at all, so that the others stay small.
+- Moments between early and late: by the one no prefetch has taken too long, by the other each has.
 - A progress for which the ranks have agreed on less than is known here: it commits what a shorter read would have.
 - A poll of more than one end: what it applies, polls of one apply one after the other, and leave the same state.
 """
@@ -31,6 +32,7 @@ class StorageMoves:
         self.limit = scope.prefetches
         self.prefetches = {name: [ops.Prefetch(rid=name, key=key) for key in scope.keys] for name in requests}
         self.progress = {name: [ops.Progress(rid=name, now=now) for now in (EARLY, LATE)] for name in requests}
+        self.terminates = {name: [ops.Terminate(rid=name)] if scope.terminates else [] for name in requests}
         self.aborts = {name: ops.Abort(rid=name) for name in requests}
         self.polls = ops.Poll(answers=1), ops.Poll(reads=1), ops.Poll(writes=1), ops.Poll(releases=1)
 
@@ -43,6 +45,7 @@ class StorageMoves:
         for name in storage.open:
             yield from self.progress[name]
             yield self.aborts[name]
+            yield from self.terminates[name]
         waiting = zip(self.polls, (storage.answers, storage.reads, storage.writes, storage.release), strict=True)
         yield from (poll for poll, queue in waiting if queue)
         yield from self._reports(model)

@@ -220,7 +220,7 @@ def test_a_terminated_prefetch_waits_for_its_request(version: str) -> None:
     driven.only_stored((1, 2, 3, 4, 5))
     name = driven.reading("q", 1, 2, 3, 4, 5)
     driven.read(name, 2)
-    assert Progressed(done=False) == driven(Progress(rid="q"))
+    assert progressed(version, done=False) == driven(Progress(rid="q"))
     assert Done() == driven(Terminate(rid="nobody"))
     assert () == driven.see().told_to_stop
     assert Done() == driven(Terminate(rid="q"))
@@ -228,7 +228,7 @@ def test_a_terminated_prefetch_waits_for_its_request(version: str) -> None:
     assert "refused" == driven(Prefetch(rid="q", key=driven.key(6))).kind
     driven.read(name, 2)
     assert Invalid(why=f"no running read {name}") == driven(ReadDone(id=name, pages=1))
-    assert Progressed(done=True, loaded=2) == driven(Progress(rid="q"))
+    assert progressed(version, loaded=2) == driven(Progress(rid="q"))
     driven(EVERYTHING)
     assert driven.hashes(1, 2) == driven.held("host", 1, 2)
     assert ({}, set()) == (driven.twice(), driven.nobodys())

@@ -82,6 +82,8 @@ def ahead(scope: Scope, state: State, *, alike: bool) -> Counter[tuple[object, .
         ("lower", True, 1000),
         ("lower-reuse", True, 1000),
         ("lower-early", True, 1000),
+        ("lower-terminate", True, 1000),
+        ("lower-terminate-early", True, 1000),
         pytest.param("lower", True, 10_000, marks=pytest.mark.long),
         pytest.param("lower-reuse", True, 10_000, marks=pytest.mark.long),
         pytest.param("lower-early", True, 10_000, marks=pytest.mark.long),

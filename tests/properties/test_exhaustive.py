@@ -36,6 +36,8 @@ LONG = pytest.mark.long
         pytest.param("lower", 82305, 236814, 32, marks=LONG),
         pytest.param("lower-reuse", 15266, 51552, 28, marks=LONG),
         pytest.param("lower-early", 58310, 155230, 34, marks=LONG),
+        ("lower-terminate", 5259, 17255, 25),
+        pytest.param("lower-terminate-early", 41856, 140477, 39, marks=LONG),
     ],
 )
 def test_a_scope_is_looked_at_whole_and_nothing_is_broken(name: str, states: int, transitions: int, depth: int) -> None:

@@ -79,6 +79,10 @@ def test_a_planted_fault_is_found_by_the_shortest_story(scope: str, fault: str) 
         ("lower-early", "last-fragment-owed", 8),
         ("lower-early", "tail-queued-and-kept", 3),
         ("lower-early", "all-released-at-once", 4),
+        ("lower-terminate", "terminated-is-read", 5),
+        ("lower-terminate", "terminated-has-to-wait", 4),
+        ("lower-terminate-early", "late-batch-counts", 5),
+        ("lower-terminate-early", "terminated-tail-leaks", 5),
     ],
 )
 def test_other_planted_faults_are_found(scope: str, fault: str, steps: int) -> None:
