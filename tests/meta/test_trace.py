@@ -66,6 +66,7 @@ OPERATIONS = (
     ops.ReadDone(id="p:1.2", pages=1, draft=1),
     ops.WriteDone(id="b:1.2", raised=True),
     ops.Progress(rid="r0", now=7),
+    ops.Terminate(rid="r0"),
     ops.Abort(rid="r0"),
     ops.Attach(),
     ops.Detach(),
