@@ -4,12 +4,16 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 
 from hicache_ref.model import Step
-from hicache_ref.model.records import Prefetch, PrefetchQueued, PrefetchReading
+from hicache_ref.model.records import PrefetchQueued, PrefetchReading
 from hicache_ref.model.state import FREE, Node, State
 from hicache_ref.oracle import differing as say
+<<<<<<< HEAD
 from hicache_ref.oracle.content import Content
 from hicache_ref.oracle.differing import Difference
 from hicache_ref.oracle.evicted import Residency, Unlike, judge_victims, where
+=======
+from hicache_ref.oracle.content import Content, is_read_for_nobody
+>>>>>>> 03bc177 (The oracle lets what a terminated prefetch does not count be in place or not)
 from hicache_ref.oracle.seen import CALLED, Seen
 from hicache_ref.search.finding import Differs, direction_of
 from hicache_ref.vocabulary.events import Event
@@ -335,8 +339,8 @@ class Comparison:
             stamps, theirs = state.pools[pool_name].stamp, known.stamps[pool_name]
             owner = state.pools[pool_name].owner
             for page, partner in self.pairs[pool_name].items():
-                if owner[page][0] == "op" and isinstance(state.storage.records.get(str(owner[page][1])), Prefetch):
-                    # Nobody waits for what is read here any more, so it may be in place or not.
+                kind, holder = owner[page]
+                if kind != "node" and is_read_for_nobody(state.storage.records.get(str(holder)), pool_name, page):
                     continue
                 expected, actual = stamps[page], theirs.get(partner)
                 if expected is not None and actual != expected:

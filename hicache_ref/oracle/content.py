@@ -6,10 +6,22 @@ Ownership without content misses swapped slots, for page ids are compared only u
 
 from collections.abc import Iterable, Mapping
 
+from hicache_ref.model.records import Prefetch, PrefetchEnded, PrefetchReading, Record
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, KV_POOLS, STATE_DEVICE, STATE_HOST, TIER, PageHash, PoolName
 from hicache_ref.vocabulary.observation import IssuedCopy, Observation
 
 Stamps = dict[int, PageHash | None]
+
+
+def is_read_for_nobody(record: Record | None, pool_name: PoolName, page: int) -> bool:
+    """Whether a page of this storage work may be in place or not: its prefetch was told to stop, and it counts not."""
+    if not isinstance(record, Prefetch) or not record.cancelled:
+        return False
+    if record.rid is None or not isinstance(record, PrefetchReading | PrefetchEnded):
+        return True
+    if pool_name == STATE_HOST:
+        return not (isinstance(record, PrefetchEnded) and record.has_state)
+    return page not in record.pages[: record.done]
 
 
 class Content:

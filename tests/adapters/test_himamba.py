@@ -317,6 +317,16 @@ def test_a_commit_makes_the_state_of_a_node_that_it_meets_used(version: str, met
     assert with_state(model.observe("tree")) == with_state(released.see())
 
 
+@pytest.mark.parametrize("version", ALL_RELEASES[2:])
+def test_a_terminated_prefetch_may_lack_the_state_that_came(version: str) -> None:
+    """Goal: what does not count may be in place or not. Method: a prefetch that is terminated before its last batch."""
+    trace = read_trace(Path(__file__).parent / "traces" / "state-after-a-terminate.jsonl")
+    profile, steps = trace.header.profile, tuple(Recorded(step.op) for step in trace.steps)
+    adapter, description = child(version=version)
+    beside = Lockstep(adapter, description, profile, "bytes", Checker(profile))
+    assert replay(steps, lambda: beside).finding is None
+
+
 def test_what_is_freed_twice_under_a_pass_is_seen_twice() -> None:
     """Goal: keeping pages back hides no double free. Method: a run that ends with one (D14) while a pass reads them."""
     trace = read_trace(Path(__file__).parent / "traces" / "double-free-under-a-pass.jsonl")
