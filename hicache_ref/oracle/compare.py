@@ -7,13 +7,9 @@ from hicache_ref.model import Step
 from hicache_ref.model.records import PrefetchQueued, PrefetchReading
 from hicache_ref.model.state import FREE, Node, State
 from hicache_ref.oracle import differing as say
-<<<<<<< HEAD
-from hicache_ref.oracle.content import Content
+from hicache_ref.oracle.content import Content, is_read_for_nobody
 from hicache_ref.oracle.differing import Difference
 from hicache_ref.oracle.evicted import Residency, Unlike, judge_victims, where
-=======
-from hicache_ref.oracle.content import Content, is_read_for_nobody
->>>>>>> 03bc177 (The oracle lets what a terminated prefetch does not count be in place or not)
 from hicache_ref.oracle.seen import CALLED, Seen
 from hicache_ref.search.finding import Differs, direction_of
 from hicache_ref.vocabulary.events import Event
