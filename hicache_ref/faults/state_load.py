@@ -115,7 +115,8 @@ class ThresholdIgnoredForState(Model):
 
 
 @plant_in_hybrid(
-    "load-refused-under-any", "K11", OWN, expected="HC-LOAD-04", rules={**WRITE_BACK, "load_under_load": "refused"},
+    "load-refused-under-any", "K11", OWN, expected=("HC-LOAD-04", "HC-EVICT-11"),
+    rules={**WRITE_BACK, "load_under_load": "refused"},
 )  # fmt: skip
 class LoadRefusedUnderAny(Model):
     """No state is loaded while any load runs, also to a node that this load does not touch."""
