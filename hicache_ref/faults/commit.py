@@ -321,7 +321,7 @@ class LateEndByRequest(_WhoAsked):
         return told
 
 
-@plant_in_storage("late-end-is-cached", "K6", OWN, expected="HC-PREF-14")
+@plant_in_storage("late-end-is-cached", "K6", OWN, expected=("HC-PREF-14", "HC-MATCH-06"))
 class LateEndIsCached(Model):
     """What was read for a request that has gone is hung into the tree by the poll that applies its end.
 

@@ -8,7 +8,7 @@ from hicache_ref.model.state import Node, Owner, running
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, NodeId, Pages, PoolName
 
 
-@plant("freed-under-copy", "K6", "VL-46951", "LM-3130", expected=("HC-XFER-01", "HC-XFER-05"))
+@plant("freed-under-copy", "K6", "VL-46951", "LM-3130", expected=("HC-XFER-01", "HC-XFER-05", "HC-PAGE-07"))
 class FreedUnderCopy(Model):
     """A page that is given up while a copy still touches it is free at once.
 
@@ -35,7 +35,7 @@ class FreedUnderWritingPass(Model):
         return {page: name for page, name in busy.items() if (pool_name, page) not in written}
 
 
-@plant("freed-under-reader", "K7", "VL-47282", "AT-373", expected=("HC-XFER-01", "HC-XFER-05"))
+@plant("freed-under-reader", "K7", "VL-47282", "AT-373", expected=("HC-XFER-01", "HC-XFER-05", "HC-PAGE-07"))
 class FreedUnderReader(Model):
     """A page that leaves the tree is free at once, although somebody still reads it.
 
