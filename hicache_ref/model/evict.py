@@ -123,6 +123,7 @@ class EvictRules(CopyRules):
         """What the node lacks on host is copied, by the rule `write_back_copy`; False without room, or if it failed."""
         parts = self.take_on_host(node)
         if not parts:
+            self.facts.append("eviction_found_no_room")
             return False
         ticket = self.submit("host", node, parts, pinned=False)
         return self.rules.write_back_copy == "staged" or self._end_inside_step(ticket)

@@ -132,6 +132,8 @@ class PrefetchRules(StoreRules):
     def _forget(self, record: Prefetch) -> None:
         """The prefetch never was; storage has not heard of it yet."""
         assert record.rid is not None
+        if STATE_HOST in self.state.nodes[record.anchor].at:
+            self.facts.append("anchor_keeps_its_state")
         del self.storage.open[record.rid]
         del self.storage.records[record.id]
         self.storage.occupied -= record.asked

@@ -95,6 +95,30 @@ Cache.insert = insert
 """,
     ),
     Foreign(
+        "an insert evicts from device", "room-takes-too-much-on-device", (*put("r", 1), *put("r", 2, 3)),
+        """
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+made = Cache.insert
+def insert(self, params):
+    told = made(self, params)
+    self.evict(EvictParams(num_tokens=1 if len(self.root_node.children) > 1 else 0))
+    return told
+Cache.insert = insert
+""",
+    ),
+    Foreign(
+        "an insert copies to host", "late-state-takes-room", put("r", 1),
+        """
+made = Cache.insert
+def insert(self, params):
+    told = made(self, params)
+    for node in list(self.root_node.children.values()):
+        self.write_backup(node, write_back=True)
+    return told
+Cache.insert = insert
+""",
+    ),
+    Foreign(
         "an insert makes the newest state the oldest", "state-order", (*put("r", 1), *put("r", 2)),
         """
 made = Cache.insert
