@@ -145,8 +145,9 @@ def write_json(data: BaseModel | dict[str, Any] | list[Any]) -> None:
 
 
 def say(text: str) -> None:
-    """One line is on standard error, after the name of the program."""
-    print(f"hicache-ref: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    """One line is on standard error, after the name of the program; where that is full too, the exit code tells."""
+    with suppress(OSError):
+        print(f"hicache-ref: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 def emphasised(text: str, style: str, *, color: bool) -> str:
