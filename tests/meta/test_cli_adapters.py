@@ -213,7 +213,7 @@ def kill(running: "subprocess.Popen[str]") -> None:
 def test_a_full_disk_leaves_nothing_half_written(room: int, left: list[str], misbehaving: Shell) -> None:
     """Goal: what lies in the folder is whole. Method: files may get so large; what remains is read and executed."""
     running = process("check", *ENGINE, "--steps", "500", "--report", "out", folder=Path.cwd(), largest_file=room)
-    err = running.communicate(timeout=60)[1].splitlines()
+    err = running.communicate(timeout=300)[1].splitlines()
     files = sorted(Path("out").iterdir()) if left else []
     full = re.fullmatch(r"hicache-ref: out/\S+: cannot be written \(File too large\), expected .*", err[-1])
 
