@@ -75,7 +75,9 @@ class MatchLeavesStateOld(Model):
             self.stamp(self.state.nodes[each])
 
 
-@plant_in_hybrid("split-takes-state-up", "K14", OWN, expected=("HC-STATE-02", "HC-EVICT-01"))
+@plant_in_hybrid(
+    "split-takes-state-up", "K14", OWN, expected=("HC-STATE-02", "HC-EVICT-01", "HC-PAGE-06", "HC-PAGE-07")
+)
 class SplitTakesStateUp(Model):
     """A split hands the node's state to the upper half, whose end is not where the state was made."""
 
