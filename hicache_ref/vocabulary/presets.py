@@ -47,6 +47,7 @@ _HIMAMBA = (
         "load_keeps_state_above": True,
         "split_copies_hit_count": False,
         "write_back_protects": False,
+        "reset_waits": 30_000,
     }
 )
 _UNIFIED = {

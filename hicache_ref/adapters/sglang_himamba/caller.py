@@ -304,6 +304,18 @@ class HybridCaller(HybridObserver):
             node = node.parent
         return self._depth(node), node.parent is None or node.host_value is not None
 
+    def is_forced(self, op: ops.Reset) -> bool:
+        """It says so, or was waited for: for backups as long as the cache itself waits for them within its reset.
+
+        For prefetches it does not wait, so for these its caller does, as long as the profile says.
+        """
+        limit = self.engine.profile.rules.reset_waits
+        if op.force or not self.writing():
+            return op.force or (limit is not None and op.waited >= limit)
+        # What has ended is known before, for else the cache would learn of it within its reset.
+        self.poll_storage_to_the_end()
+        return self.engine.gives_up_waiting(op.waited)
+
     def _load_waits_for(self, op: ops.LoadBack, node: Any, *, hopeless: bool) -> tuple[str, ...]:
         """Also the passes that hold slots, where even all evictable ones are too few."""
         above = node

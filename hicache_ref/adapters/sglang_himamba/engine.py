@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from hicache_ref.adapters.sglang_himamba.traits import HybridTraits
-from hicache_ref.adapters.sglang_hiradix.engine import Engine, accepted
+from hicache_ref.adapters.sglang_hiradix.engine import Engine, StillWaiting, accepted
 from hicache_ref.adapters.sglang_hiradix.importing import PACKAGE
 from hicache_ref.adapters.sglang_hiradix.pages import LAYERS, Slots
 from hicache_ref.adapters.sglang_hiradix.substitutes import SERVER_ARGS, Bag
@@ -107,6 +107,17 @@ class HybridEngine(Engine):
     def load(self, node: Any, quota: int | None, request: Any) -> Any:
         """The slots of a load that was submitted, None where the cache did not see fit."""
         return self.cache.load_back(node, quota, req=request)
+
+    def gives_up_waiting(self, milliseconds: int) -> bool:
+        """Whether a reset that waits for backups would go on without them after so long; else it waits on."""
+        self.clock.now, self.clock.wakes = 0.0, milliseconds / 1000
+        try:
+            self.cache._flush_pending_storage_backups_before_reset()
+        except StillWaiting:
+            return False
+        finally:
+            self.clock.now = self.clock.wakes = None
+        return True
 
     def reset(self) -> None:
         """As the scheduler flushes: the tree, then the allocators (upstream: flush_cache)."""

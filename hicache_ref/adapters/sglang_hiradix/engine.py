@@ -28,6 +28,10 @@ _ANY_RATIO = 2.0
 _TWO_RANKS = 2
 
 
+class StillWaiting(Exception):
+    """Who slept until the clock's `wakes` sleeps again."""
+
+
 class Clock(types.ModuleType):
     """Stands for the module `time` in the tree's modules: every look is a moment later, or it is `now`."""
 
@@ -35,6 +39,8 @@ class Clock(types.ModuleType):
         super().__init__("time")
         self.ticks = 0
         self.now: float | None = None
+        self.wakes: float | None = None
+        """When a sleep that begins at `now` ends."""
 
     def monotonic(self) -> float:
         """In seconds while `now` is set, else a number greater than all before."""
@@ -46,7 +52,11 @@ class Clock(types.ModuleType):
     perf_counter = time = monotonic
 
     def sleep(self, seconds: float) -> None:
-        """Nothing was waited for: threads run when the tester says so."""
+        """Nothing was waited for: threads run when the tester says so. Raises StillWaiting after `wakes`."""
+        if self.now is not None and self.wakes is not None:
+            if self.now >= self.wakes:
+                raise StillWaiting
+            self.now = self.wakes
 
 
 @lru_cache(maxsize=256)

@@ -229,8 +229,11 @@ class StoringCaller(PollingCaller):
 
     def _reading_or_writing(self) -> tuple[str, ...]:
         reading = [name for name, fetch in self.books.fetches.items() if fetch.stage in ("reading", "dead")]
-        writing = [name for name, backup in self.books.backups.items() if backup not in self.books.written]
-        return tuple(sorted([*reading, *writing]))
+        return tuple(sorted([*reading, *self.writing()]))
+
+    def writing(self) -> list[str]:
+        """The backups of which a batch is still to be written."""
+        return [name for name, backup in self.books.backups.items() if backup not in self.books.written]
 
     def _forget_storage(self) -> None:
         """Only what a thread still works on is known."""
@@ -253,7 +256,7 @@ class StoringCaller(PollingCaller):
         By force it does so although storage works.
         """
         busy = {name for name in self.books.pending() if name[0] in "hdf"}
-        if busy or not op.force:
+        if busy or not self.is_forced(op):
             self._close_all()
             busy |= {*self._reading_or_writing(), *(fetch.name for fetch in self._open())}
             if busy:
@@ -265,6 +268,10 @@ class StoringCaller(PollingCaller):
         self.books.fetches |= survivors
         self.workers.go_on()
         return Done()
+
+    def is_forced(self, op: ops.Reset) -> bool:
+        """Whether the cache is emptied although storage works."""
+        return op.force
 
     def _survivors(self) -> dict[str, Fetch]:
         """Fetches on which a living thread works, by name."""
