@@ -92,7 +92,7 @@ class HostPagesNeverFreed(Model):
             free[:] = [page for page in free if page not in pages]
 
 
-@plant("alias-of-free-list", "K1", "R11", "SG-21624", expected=("HC-PAGE-01", "HC-PREF-05"))
+@plant("alias-of-free-list", "K1", "R11", "SG-21624", expected=("HC-PAGE-01", "HC-PREF-05", "HC-TREE-04"))
 class AliasOfFreeList(Model):
     """A node keeps a view of the allocator's buffer instead of its pages, and the buffer goes on living.
 

@@ -180,7 +180,7 @@ def test_a_fault_that_says_wrongly_why_only_a_comparison_can_notice_it_is_not_ca
     """Goal: no claim outlives its reason. Method: one that a requirement notices, entered as if none could."""
     name = "reset-refused-at-rest"
     monkeypatch.setitem(FAULTS, name, replace(FAULTS[name], lockstep_only="nobody looks"))
-    report = run_catalogue([name], seed=1, steps=20_000, healthy_steps=10)
+    report = run_catalogue([name], seed=1, steps=40_000, healthy_steps=10)
 
     assert (0, "HC-LIFE-06", "HC-CONF-02") == (report.caught, report.faults[0].caught_by, report.faults[0].diverged_at)
     assert "only a comparison can: nobody looks; yet HC-LIFE-06 noticed it" == report.faults[0].note

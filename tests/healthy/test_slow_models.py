@@ -18,7 +18,7 @@ from hicache_ref.vocabulary.profile import profile_named
 from tests.healthy.slow.models import LAWFUL, OtherHostPages, Slow
 
 TRACES = Path(__file__).parents[1] / "faults" / "traces"
-STEPS = 2_000
+STEPS = 4_000
 HUNT = 20_000
 """Steps of a campaign that ends at what it is to find."""
 
