@@ -40,6 +40,7 @@ from hicache_ref.vocabulary.operations import (
     Poll,
     QueryDone,
     ReadDone,
+    RegisterDraft,
     Reset,
 )
 from hicache_ref.vocabulary.outcomes import Invalid, Outcome, Refused
@@ -113,6 +114,8 @@ class StoredCache:
             return Invalid(why=f"{op.op} is told by the world, expected an operation of the scheduler")
         if isinstance(op, Detach | Reset) and self.model.is_forced(op):
             return Invalid(why=f"{op.op} by force, expected without: a call of a store cannot be ended from outside")
+        if isinstance(op, RegisterDraft) and not self.model.profile.draft:
+            return Invalid(why="no memory was made for a draft model, expected a profile that has one from the start")
         if isinstance(op, Attach) and op.fails:
             return Invalid(why=f"an attach whose {op.fails} failed, expected one without: the store tells what fails")
         if isinstance(op, Attach):

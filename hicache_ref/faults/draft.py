@@ -5,8 +5,8 @@ from hicache_ref.model import Model
 from hicache_ref.model.records import PrefetchReading
 from hicache_ref.model.state import FREE, Ticket
 from hicache_ref.vocabulary.ids import KV_DEVICE, KV_HOST, Pages, PoolName
-from hicache_ref.vocabulary.operations import ForwardDone, ReadDone, WriteDone
-from hicache_ref.vocabulary.outcomes import Done
+from hicache_ref.vocabulary.operations import ForwardDone, ReadDone, RegisterDraft, Reset, WriteDone
+from hicache_ref.vocabulary.outcomes import Done, Refused
 
 
 @plant("backup-leaves-draft", "K14", "SG-21125", expected="HC-DRAFT-02")
@@ -73,7 +73,7 @@ class DraftTakenForRead(Model):
 
     def on_read_done(self, op: ReadDone) -> Done:
         """As many as there are pages."""
-        taken = self.profile.draft and self.storage.settings.draft
+        taken = self.state.draft and self.storage.settings.draft
         return super().on_read_done(op.model_copy(update={"draft": op.pages}) if taken else op)
 
 
@@ -100,7 +100,7 @@ class MissingDraftCostsPage(Model):
 
     def on_read_done(self, op: ReadDone) -> Done:
         """As many pages as draft pages."""
-        taken = self.profile.draft and self.storage.settings.draft
+        taken = self.state.draft and self.storage.settings.draft
         return super().on_read_done(op.model_copy(update={"pages": op.draft}) if taken else op)
 
 
@@ -110,5 +110,33 @@ class DraftBelievedWithPage(Model):
 
     def on_write_done(self, op: WriteDone) -> Done:
         """As many as there are pages."""
-        taken = self.profile.draft and self.storage.settings.draft
+        taken = self.state.draft and self.storage.settings.draft
         return super().on_write_done(op.model_copy(update={"draft": op.pages}) if taken else op)
+
+
+@plant("late-draft-taken-for-valid", "K12", OWN, expected=("HC-DRAFT-11", "HC-DRAFT-07"))
+class LateDraftTakenForValid(Model):
+    """When a draft model is registered, each page that is written counts as having its draft page.
+
+    SGLang: its draft pool is read and stored from then on, also for pages that were computed before.
+    """
+
+    def on_register_draft(self, op: RegisterDraft) -> Done | Refused:
+        """By what their pages hold."""
+        told = super().on_register_draft(op)
+        if isinstance(told, Done):
+            for pool in self.state.pools.values():
+                pool.draft = [pool.stamp[page] for page in range(len(pool.stamp))]
+        return told
+
+
+@plant("reset-forgets-draft", "K11", OWN, expected="HC-LIFE-02")
+class ResetForgetsDraft(Model):
+    """After a reset the draft model that was registered is gone, and nobody registers it again."""
+
+    def on_reset(self, op: Reset) -> Done | Refused:
+        """As in a cache that was just made."""
+        told = super().on_reset(op)
+        if isinstance(told, Done):
+            self.state.draft = self.profile.draft
+        return told

@@ -83,6 +83,7 @@ _ANSWERS_OF_A_DISABLED_CACHE: dict[str, Outcome] = {
     "terminate": Done(),
     "abort": Done(),
     "attach": Refused(why="disabled"),
+    "register_draft": Done(),
     "set_write_policy": Done(),
 }
 

@@ -153,7 +153,7 @@ class CopyRules(MatchRules):
         if stamp is None:
             writer = next(each for each in self.state.passes.values() if source in each.writes)
             stamp = writer.hashes[writer.pages.index(source[1])]
-            draft = stamp if self.profile.draft else None
+            draft = stamp if self.state.draft else None
         pools[target[0]].stamp[target[1]] = stamp
         pools[target[0]].draft[target[1]] = draft
 

@@ -114,7 +114,7 @@ class InsertRules(LoadRules):
             pool = self.state.pools[KV_DEVICE]
             for page, digest in zip(ended.pages, ended.hashes, strict=True):
                 pool.stamp[page] = digest
-                pool.draft[page] = digest if self.profile.draft else None
+                pool.draft[page] = digest if self.state.draft else None
         for slot in ended.state:
             self.state.pools[STATE_DEVICE].stamp[slot] = None if ended.doomed else ended.hashes[-1]
         self.let_go(f"f:{op.rid}", ended.reads | ended.writes)

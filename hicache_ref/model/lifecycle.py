@@ -4,7 +4,7 @@ from typing import TypeVar
 
 from hicache_ref.model.commit import CommitRules
 from hicache_ref.model.records import BackupWriting, PrefetchQueued, PrefetchReading
-from hicache_ref.model.state import Ticket, fresh, no_storage, operation_id, running
+from hicache_ref.model.state import Pass, Ticket, fresh, no_storage, operation_id, running
 from hicache_ref.vocabulary.events import AllBlocksCleared
 from hicache_ref.vocabulary.ids import KV_HOST, ROOT
 from hicache_ref.vocabulary.operations import (
@@ -15,6 +15,7 @@ from hicache_ref.vocabulary.operations import (
     Detach,
     Poll,
     ReadDone,
+    RegisterDraft,
     Reset,
     SetWritePolicy,
     WriteDone,
@@ -112,6 +113,20 @@ class LifecycleRules(CommitRules):
         if self.state.tickets and policy != self.state.policy:
             self.facts.append("policy_changed_in_flight")
         self.state.policy = policy
+
+    def requires_register_draft(self, op: RegisterDraft) -> Invalid | None:
+        """A draft model may be registered at any time."""
+        return None
+
+    def on_register_draft(self, op: RegisterDraft) -> Done | Refused:
+        """Draft pages go with their pages from now on; what was written before has none (HC-DRAFT-11)."""
+        moving: tuple[Ticket | Pass, ...] = (*self.state.tickets.values(), *self.state.passes.values())
+        if moving:
+            return Refused(why="work in flight", wait_for=tuple(sorted(operation_id(each) for each in moving)))
+        # change
+        self.state.draft = True
+        # tell
+        return Done()
 
     # -- storage comes and goes ------------------------------------------------------------------------------------
 
@@ -224,8 +239,9 @@ class LifecycleRules(CommitRules):
         pending = self.pending()
         if pending:
             return Refused(why="work in flight", wait_for=pending)
-        storage = self.storage
+        storage, draft = self.storage, self.state.draft
         self.state = fresh(self.profile)
+        self.state.draft = draft
         if storage.attached:
             self.storage.attached, self.storage.backend, self.storage.settings = True, storage.backend, storage.settings
         # tell

@@ -274,7 +274,7 @@ class PrefetchRules(StoreRules):
             self.storage.reads.append((op.id, done))
             self._read(record.model_copy(update={"done": done, "known": known}))
         # tell
-        if self.profile.draft and op.draft < op.pages:
+        if self.state.draft and op.draft < op.pages:
             self.facts.append("draft_missing")
         if record.states and not op.state and end == len(record.pages):
             self.facts.append("state_not_read")

@@ -222,6 +222,9 @@ class State:
     device_leaves: set[NodeId]
     host_leaves: set[NodeId]
     policy: WritePolicy
+    draft: bool
+    """Whether a draft model is registered."""
+
     storage: Storage
     clock: int = 0
     next_node: int = 1
@@ -245,7 +248,8 @@ def fresh(profile: Profile) -> State:
             for name, count in counts.items()
         },
         nodes={ROOT: root}, receipts={}, tickets={}, requests={}, passes={},
-        device_leaves=set(), host_leaves=set(), policy=profile.rules.write_policy, storage=no_storage(),
+        device_leaves=set(), host_leaves=set(), policy=profile.rules.write_policy, draft=profile.draft,
+        storage=no_storage(),
     )  # fmt: skip
 
 
@@ -282,6 +286,7 @@ def clone(state: State) -> State:
     twin.device_leaves = state.device_leaves.copy()
     twin.host_leaves = state.host_leaves.copy()
     twin.policy = state.policy
+    twin.draft = state.draft
     twin.storage = _clone_storage(state.storage)
     twin.clock = state.clock
     twin.next_node = state.next_node

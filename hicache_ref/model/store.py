@@ -211,7 +211,7 @@ class StoreRules(HybridRules):
 
     def requires_no_draft(self, draft: int) -> Invalid | None:
         """No draft page is stored or read where there is no draft model, or its storage is off (HC-DRAFT-10)."""
-        if draft and not (self.profile.draft and self.storage.settings.draft):
+        if draft and not (self.state.draft and self.storage.settings.draft):
             return Invalid(why="draft pages are not stored here")
         return None
 
@@ -224,7 +224,7 @@ class StoreRules(HybridRules):
         done = record.done + op.pages
         if not record.cleared:
             self.storage.believed_draft.update(record.hashes[record.done : record.done + op.draft])
-        if self.profile.draft and op.draft < op.pages:
+        if self.state.draft and op.draft < op.pages:
             self.facts.append("draft_not_stored")
         if op.raised or op.pages < batch or done == len(record.pages):
             self.storage.records[op.id] = at_stage(BackupEnded, record, done=done, states_done=op.states)

@@ -133,8 +133,8 @@ def commit_leaves_no_gap(change: Change[ops.Progress | ops.Poll, Progressed | Po
 @step(
     "HC-MATCH-06", "take_pages", "give_back", "forward", "forward_done", "unlock", "evict", "evict_host", "evict_state",
     "evict_host_state", "write_backup", "copy_done", "copy_failed", "query_done", "read_done", "write_done",
-    "terminate", "abort", "attach", "detach", "clear_storage", "set_write_policy", "audit", "poll", "progress",
-    needs="nodes",
+    "terminate", "abort", "attach", "detach", "clear_storage", "register_draft", "set_write_policy", "audit", "poll",
+    "progress", needs="nodes",
 )  # fmt: skip
 def nothing_is_used(change: Change[Any, Outcome]) -> int:
     """No node that was there was used in a step that asks for no key and commits nothing."""

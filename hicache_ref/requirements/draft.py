@@ -8,15 +8,15 @@ from hicache_ref.requirements.registry import Broken, always, step
 from hicache_ref.requirements.view import View
 from hicache_ref.vocabulary import operations as ops
 from hicache_ref.vocabulary.ids import KV, TIER
-from hicache_ref.vocabulary.outcomes import Done
+from hicache_ref.vocabulary.outcomes import Done, Refused
 
 Copied = Change[ops.CopyDone | ops.CopyFailed, Done]
 
 
-@always("HC-DRAFT-01", "owners", "contents")
+@always("HC-DRAFT-01", "owners", "contents", "policy")
 def draft_is_of_its_page(view: View) -> int:
     """A valid draft page of a page in use holds what the page holds."""
-    if not view.profile.draft:
+    if not view.draft:
         return 0
     for pool in view.pools():
         if pool.draft == pool.stamp:
@@ -27,18 +27,18 @@ def draft_is_of_its_page(view: View) -> int:
     return view.device.size + view.host.size
 
 
-@always("HC-DRAFT-06", "contents", "storage")
+@always("HC-DRAFT-06", "contents", "policy", "storage")
 def no_draft_without_model(view: View) -> int:
     """Without draft model no draft page is valid or believed stored."""
-    if not view.profile.draft and (any(view.device.draft) or any(view.host.draft) or view.storage.believed_draft):
+    if not view.draft and (any(view.device.draft) or any(view.host.draft) or view.storage.believed_draft):
         raise Broken.because("there is no draft model, and a draft page is valid or believed stored")
     return 1
 
 
-@always("HC-DRAFT-07", "owners", "contents")
+@always("HC-DRAFT-07", "owners", "contents", "policy")
 def free_page_has_no_draft(view: View) -> int:
     """The draft page of a free page is invalid."""
-    if not view.profile.draft:
+    if not view.draft:
         return 0
     for pool in view.pools():
         full = [page for page in pool.free if pool.draft[page] is not None]
@@ -66,7 +66,7 @@ def draft_is_copied(change: Copied) -> int:
     """The draft pages of a copy's targets hold what those of its sources did; no other draft page changed."""
     op, before, after = change.op, change.before, change.after
     ticket = before.tickets[op.ticket]
-    if not before.profile.draft or ticket.to == "request":
+    if not before.draft or ticket.to == "request":
         return 0
     good = op.first_failed if isinstance(op, ops.CopyFailed) else len(ticket.parts)
     source, target, now = _sides(change, ticket)
@@ -94,7 +94,7 @@ def _sides(change: Copied, ticket: Ticket) -> tuple[list[str | None], list[str |
 def pass_writes_draft(change: Change[ops.ForwardDone, Done]) -> int:
     """A pass that ended well wrote the draft pages of its pages too."""
     record = change.before.busy[f"f:{change.op.rid}"].record
-    if not change.before.profile.draft or not isinstance(record, Pass) or record.doomed:
+    if not change.before.draft or not isinstance(record, Pass) or record.doomed:
         return 0
     device = change.after.device
     for page, digest in zip(record.pages, record.hashes, strict=True):
@@ -107,7 +107,7 @@ def pass_writes_draft(change: Change[ops.ForwardDone, Done]) -> int:
 def draft_comes_with_its_page(change: Change[ops.ReadDone, Done]) -> int:
     """A batch made valid exactly the draft pages that came with it."""
     op, before, after = change.op, change.before, change.after
-    if not before.profile.draft:
+    if not before.draft:
         return 0
     record = before.storage.records.get(op.id)
     if not isinstance(record, PrefetchReading):
@@ -126,7 +126,7 @@ def missing_draft_costs_nothing(change: Change[ops.ReadDone | ops.WriteDone, Don
     """Where draft pages are missing, the pages of the batch are in place and counted all the same."""
     op, before, after = change.op, change.before, change.after
     was, now = before.storage.records.get(op.id), after.storage.records.get(op.id)
-    if not before.profile.draft or op.draft == op.pages or not isinstance(was, PrefetchReading | BackupWriting):
+    if not before.draft or op.draft == op.pages or not isinstance(was, PrefetchReading | BackupWriting):
         return 0
     if before.rules.read_tail == "io_end" and isinstance(was, PrefetchReading) and was.rid is None:
         return 0  # what is read for nobody has gone back, and is not counted
@@ -157,4 +157,19 @@ def no_draft_where_none_is_taken(change: Change[ops.ReadDone | ops.WriteDone, Do
     """No draft page is read or stored without draft model, or where the backend takes none."""
     if change.op.draft and not takes_draft(change.before):
         raise Broken.because(f"{change.op.draft} draft pages of {change.op.id} moved, and none are taken here")
+    return 1
+
+
+@step("HC-DRAFT-11", "register_draft", told=("done", "refused"))
+def registered_without_pages(change: Change[ops.RegisterDraft, Done | Refused]) -> int:
+    """There is a draft model now, and no page has a draft page that had none; or copies and passes are to be ended."""
+    before, after, told = change.before, change.after, change.told
+    waits = sorted(name for name in before.busy if name not in before.storage.records)
+    if isinstance(told, Refused) != bool(waits) or sorted(getattr(told, "wait_for", None) or ()) != waits:
+        raise Broken.because(f"to register a draft model is {told.kind}, on the books are {waits}")
+    if after.draft != (before.draft or not waits):
+        raise Broken.because(f"there is {'a' if after.draft else 'no'} draft model, and it was {told.kind}")
+    same = change.still and before.storage.equals(after.storage)
+    if not same or not all(was.equals(now) for was, now in zip(before.pools(), after.pools(), strict=True)):
+        raise Broken.because("to register a draft model has changed what is cached, or what a page has")
     return 1

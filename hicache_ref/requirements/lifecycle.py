@@ -65,8 +65,8 @@ def reset_is_fresh(change: Change[Reset, Done]) -> int:
     if running := at_work(before, change.op):
         raise Broken.because(f"a reset succeeded while {running} ran")
     said = [(each.attached, each.backend, each.settings) for each in (before.storage, view.storage)]
-    if said[0] != said[1] or left_of(view.storage):
-        raise Broken.because(f"after a reset {left_of(view.storage) or 'other storage than before'} is there")
+    if said[0] != said[1] or left_of(view.storage) or before.draft != view.draft:
+        raise Broken.because(f"after a reset {left_of(view.storage) or 'another storage or draft model'} is there")
     left = view.receipts or view.requests or view.device_leaves or view.host_leaves or view.rows or view.busy
     sums = (view.evictable, view.protected, view.clock, view.root.lock, view.root.hits, view.root.uses, view.root.last)
     if left or any(sums) or view.policy != view.rules.write_policy or view.root.children:

@@ -246,7 +246,7 @@ def batch_size(view: View, name: str) -> int:
 
 def takes_draft(view: View) -> bool:
     """Whether draft pages are read and stored."""
-    return view.profile.draft and view.storage.settings.draft
+    return view.draft and view.storage.settings.draft
 
 
 @step("HC-PREF-05", "query_done")

@@ -29,6 +29,7 @@ TRAITS: dict[str, Callable[[Profile, Description], bool]] = {
     "draft": lambda profile, described: profile.draft,
     "events": lambda profile, described: profile.events,
     "forces": lambda profile, described: described.forces,
+    "late_draft": lambda profile, described: not profile.draft,
     "namespaces": lambda profile, described: described.namespaces,
     "peers": lambda profile, described: described.peers,
     "silent": lambda profile, described: not profile.events,

@@ -59,10 +59,16 @@ FACT.update(
 @sometimes("HC-DRAFT-52", "progress", "poll")
 def draft_in_part(change: Ending) -> bool:
     """A commit had pages with and without draft page."""
-    if not change.before.profile.draft:
+    if not change.before.draft:
         return False
     draft = change.before.host.draft
     return any(len({draft[page] is None for page in record.pages[:known]}) > 1 for record, known in committed(change))
+
+
+@sometimes("HC-DRAFT-53", "register_draft", told=("done",))
+def draft_came_late(change: Change[ops.RegisterDraft, Done]) -> bool:
+    """A draft model was registered when pages were cached without one."""
+    return not change.before.draft and len(change.before.rows) > 1
 
 
 @sometimes("HC-STORE-56", "match_prefix", "lock", "insert", "prefetch", "progress", "poll")

@@ -52,6 +52,7 @@ class View:
         self.profile = profile
         self.rules = profile.rules
         self.policy = state.policy
+        self.draft = state.draft
         self.clock = state.clock
         self.evictable = state.evictable
         self.protected = state.protected
@@ -212,7 +213,7 @@ class View:
             changed |= PART["leaves"]
         if self.evictable != old.evictable or self.protected != old.protected:
             changed |= PART["sums"]
-        if self.policy != old.policy:
+        if (self.policy, self.draft) != (old.policy, old.draft):
             changed |= PART["policy"]
         if self.storage is not old.storage:
             changed |= PART["storage"]

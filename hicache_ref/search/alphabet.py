@@ -189,6 +189,11 @@ def _set_write_policy(d: Drawing) -> Operation | None:
     return ops.SetWritePolicy(policy=d.rng.choice(WRITE_POLICIES)) if d.rng.random() < 0.2 else None
 
 
+def _register_draft(d: Drawing) -> Operation | None:
+    """Now and then, where there is no draft model yet."""
+    return ops.RegisterDraft() if not d.model.state.draft and d.rng.random() < 0.1 else None
+
+
 def _audit(d: Drawing) -> Operation | None:
     return ops.Audit() if d.rng.random() < 0.2 else None
 
@@ -226,6 +231,7 @@ SINGLE: dict[str, Draw] = {
     "attach": attach_sometimes,
     "detach": detach,
     "clear_storage": clear_storage,
+    "register_draft": _register_draft,
     "set_write_policy": _set_write_policy,
     "audit": _audit,
     "reset": _reset,

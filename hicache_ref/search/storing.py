@@ -64,7 +64,7 @@ def batch(
     model = d.model
     size = min(model.profile.sizes.storage_batch, len(record.pages) - record.done)
     pages = size if d.rng.random() < good else d.rng.randint(0, size)
-    draft = pages if model.profile.draft and model.state.storage.settings.draft else 0
+    draft = pages if model.state.draft and model.state.storage.settings.draft else 0
     if draft and d.rng.random() < 0.3:
         draft = d.rng.randint(0, pages)
     raised = pages < size and d.rng.random() < 0.4

@@ -278,6 +278,12 @@ class ClearStorage(Frozen):
     op: Literal["clear_storage"] = "clear_storage"
 
 
+class RegisterDraft(Frozen):
+    """From now on a draft model's pool mirrors the KV pool, page for page (upstream: set_draft_kv_pool)."""
+
+    op: Literal["register_draft"] = "register_draft"
+
+
 class SetWritePolicy(Frozen):
     """Later backups follow `policy`; copies that run end under the one they began with."""
 
@@ -330,6 +336,7 @@ Operation = Annotated[
     | Attach
     | Detach
     | ClearStorage
+    | RegisterDraft
     | SetWritePolicy
     | Audit
     | Reset,
@@ -344,7 +351,7 @@ OPERATION_TYPES: dict[str, type[Frozen]] = {
         MatchPrefix, TakePages, GiveBack, Forward, ForwardDone, Insert, Lock, Unlock, Evict, EvictHost,
         EvictState, EvictHostState, WriteBackup, LoadBack, CopyDone, CopyFailed, Poll, Prefetch, QueryDone, ReadDone,
         WriteDone, Progress, Terminate, Abort,
-        Attach, Detach, ClearStorage, SetWritePolicy, Audit, Reset,
+        Attach, Detach, ClearStorage, RegisterDraft, SetWritePolicy, Audit, Reset,
     )
 }  # fmt: skip
 

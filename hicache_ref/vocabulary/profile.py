@@ -246,7 +246,7 @@ class Profile(Frozen):
     sizes: Sizes = Sizes()
     bigram: bool = False
     draft: bool = False
-    """Whether a draft model's pool mirrors the KV pool, page for page."""
+    """Whether a draft model's pool mirrors the KV pool, page for page, from the start."""
 
     state: bool = False
     """Whether the model is a hybrid one: a node may own the recurrent state at its end beside its KV."""

@@ -71,6 +71,7 @@ OPERATIONS = (
     ops.Attach(),
     ops.Detach(),
     ops.ClearStorage(),
+    ops.RegisterDraft(),
     ops.SetWritePolicy(policy="write_back"),
     ops.Audit(),
     ops.Reset(),

@@ -16,6 +16,7 @@ from hicache_ref.vocabulary.operations import (
     LoadBack,
     MatchPrefix,
     Poll,
+    RegisterDraft,
     Reset,
     SetWritePolicy,
     TakePages,
@@ -227,6 +228,15 @@ def a_cache_that_is_off_finds_something() -> Told:
     world.checker = Checker(world.profile.model_copy(update={"enabled": False}))
     world.checker.start(world.state)
     return world, *world.seen(MatchPrefix(key=key("12")))
+
+
+@broken("HC-LIFE-02")
+def a_reset_forgets_the_draft_model() -> Told:
+    world = cached()
+    world.do(RegisterDraft())
+    op, step = world.seen(Reset())
+    world.state.draft = False
+    return world, op, step
 
 
 @broken("HC-LIFE-02")

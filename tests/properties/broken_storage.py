@@ -16,6 +16,7 @@ from hicache_ref.vocabulary.operations import (
     Prefetch,
     QueryDone,
     ReadDone,
+    RegisterDraft,
     TakePages,
     WriteBackup,
     WriteDone,
@@ -322,6 +323,26 @@ def a_draft_page_comes_from_a_backend_that_takes_none() -> Told:
     world.do(attach(draft=False))
     world.model.requires_no_draft = lambda draft: None  # type: ignore[method-assign]
     return world, *world.seen(ReadDone(id=record.id, pages=2, draft=1))
+
+
+@broken_steps.broken("HC-DRAFT-11")
+def a_draft_model_comes_and_is_not_there() -> Told:
+    world = attached()
+    backed_up(world, "1")
+    world.do(WriteDone(id="b:1", pages=1), Poll(writes=1))
+    op, step = world.seen(RegisterDraft())
+    world.state.draft = False
+    return world, op, step
+
+
+@broken_steps.broken("HC-DRAFT-11")
+def pages_of_before_get_draft_pages() -> Told:
+    world = attached()
+    backed_up(world, "1")
+    op, step = world.seen(RegisterDraft())
+    pool = world.state.pools[HOST]
+    pool.draft = pool.stamp[:]
+    return world, op, step
 
 
 # -- steps that attach, detach and clear ------------------------------------------------------------------------------

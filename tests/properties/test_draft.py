@@ -10,15 +10,17 @@ from hicache_ref.model.chooser import DrawnChooser, ReplayChooser
 from hicache_ref.model.state import dump
 from hicache_ref.search.stepping import ModelStepper
 from hicache_ref.search.walk import Plan, Walk, draw_profile
-from hicache_ref.vocabulary.operations import ReadDone, WriteDone
+from hicache_ref.vocabulary.operations import CopyDone, Evict, LoadBack, Poll, ReadDone, RegisterDraft, Reset, WriteDone
 from hicache_ref.vocabulary.profile import RULES, Profile
+from tests.properties.breaking import DEVICE, HOST, World, key
 
 
 def without_draft(state: Any) -> dict[str, Any]:
-    """The state as plain data, draft pages left out."""
+    """The state as plain data, the draft model and its pages left out."""
     data: dict[str, Any] = dump(state)
     for pool in data["pools"].values():
         del pool["draft"]
+    del data["draft"]
     del data["storage"]["believed_draft"]
     return data
 
@@ -45,3 +47,23 @@ def test_a_draft_model_changes_nothing_else(seed: int) -> None:
         )
         assert told[:3] == told_without[:3]
         assert without_draft(twins[0].state) == without_draft(twins[1].state)
+
+
+def test_what_was_written_before_the_draft_model_has_no_draft_page() -> None:
+    """Goal: a late draft model takes no page for its own. Method: pages from before and after it go both ways."""
+    world = World(write_through_threshold=1)
+    world.insert("1")
+    world.settle()
+    world.do(RegisterDraft())
+    world.insert("2")
+    world.settle()
+    assert {None, *world.node("2").hashes} == {*world.state.pools[HOST].draft}
+    world.do(Evict(n=9))
+    for text in ("1", "2"):
+        world.do(LoadBack(key=key(text)))
+        world.do(CopyDone(ticket=f"d:{text}"), Poll(loads=1))
+    draft = world.state.pools[DEVICE].draft
+    assert [None] == [draft[page] for page in world.node("1").at[DEVICE]]
+    assert list(world.node("2").hashes) == [draft[page] for page in world.node("2").at[DEVICE]]
+    world.do(Reset())
+    assert world.state.draft

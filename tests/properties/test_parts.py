@@ -29,7 +29,7 @@ IN_POOL = {
 """The parts from which each attribute of a pool is made."""
 
 IN_VIEW = {
-    "profile": "", "rules": "", "hashes_of": "", "page_count": "", "pools": "", "policy": "policy",
+    "profile": "", "rules": "", "hashes_of": "", "page_count": "", "pools": "", "policy": "policy", "draft": "policy",
     "evictable": "sums", "protected": "sums", "device_leaves": "leaves", "host_leaves": "leaves",
     "receipts": "receipts", "tickets": "books", "passes": "books", "busy": "books", "requests": "requests",
     "row": "nodes", "rows": "nodes", "pairs": "nodes", "root": "nodes", "sums": "nodes", "where": "nodes",

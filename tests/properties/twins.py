@@ -249,7 +249,7 @@ class Alone:
 def way(profile: Profile, rng: random.Random, storage: StorageSettings | None = None) -> tuple[Model, Walk]:
     """A model that has gone some way, with storage or without, and what goes on with it."""
     alone = Alone(profile)
-    left_out = {"audit", "reset", "set_write_policy", "attach", "detach"}
+    left_out = {"audit", "reset", "register_draft", "set_write_policy", "attach", "detach"}
     if storage is None:
         left_out |= STORAGE_OPERATIONS
     else:

@@ -25,7 +25,7 @@ PAGE_SIZES = (1, 2, 4)
 def describe(traits: Traits, version: str, *, storage: bool, events: bool, pinned: bool) -> Description:
     """What the tree's caches are and have."""
     # The write policy has no call of its own: from 0.5.9 an attach may bring it.
-    missing = {"copy_failed", "set_write_policy"} | STATE_OPERATIONS
+    missing = {"copy_failed", "register_draft", "set_write_policy"} | STATE_OPERATIONS
     if not storage:
         missing |= STORAGE_OPERATIONS
     if not traits.attaches:
