@@ -49,7 +49,7 @@ from hicache_ref.vocabulary.outcomes import (
     Submitted,
     Took,
 )
-from hicache_ref.vocabulary.profile import Sizes
+from hicache_ref.vocabulary.profile import RULES, Sizes
 from hicache_ref.vocabulary.storage import StorageSettings
 
 pytest.importorskip("torch")
@@ -321,8 +321,9 @@ def test_a_commit_makes_the_state_of_a_node_that_it_meets_used(version: str, met
 def test_a_terminated_prefetch_may_lack_the_state_that_came(version: str) -> None:
     """Goal: what does not count may be in place or not. Method: a prefetch that is terminated before its last batch."""
     trace = read_trace(Path(__file__).parent / "traces" / "state-after-a-terminate.jsonl")
-    profile, steps = trace.header.profile, tuple(Recorded(step.op) for step in trace.steps)
+    steps = tuple(Recorded(step.op) for step in trace.steps)
     adapter, description = child(version=version)
+    profile = trace.header.profile.model_copy(update={"rules": RULES[description.profile]})
     beside = Lockstep(adapter, description, profile, "bytes", Checker(profile))
     assert replay(steps, lambda: beside).finding is None
 
