@@ -126,7 +126,7 @@ class DeviceEvictedForHopeless(Model):
         return super().device_room(count, states, for_copy=for_copy)
 
 
-@plant("device-full-of-leaves", "K11", OWN, expected="HC-EVICT-08")
+@plant("device-full-of-leaves", "K11", OWN, expected=("HC-EVICT-08", "HC-EVICT-11"))
 class DeviceFullOfLeaves(Model):
     """A request for pages is refused although evicting a leaf would make room for it."""
 

@@ -137,7 +137,7 @@ class LoadJoinsAnother(Model):
         return False
 
 
-@plant_in_hybrid("load-wants-free-slots", "K11", OWN, expected="HC-LOAD-04")
+@plant_in_hybrid("load-wants-free-slots", "K11", OWN, expected=("HC-LOAD-04", "HC-EVICT-11"))
 class LoadWantsFreeSlots(Model):
     """A load is refused where too few state slots are free, although states could be evicted for it."""
 

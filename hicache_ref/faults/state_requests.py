@@ -191,7 +191,7 @@ class InsertDropsLateState(Model):
         return False
 
 
-@plant_in_hybrid("request-wants-a-free-slot", "K11", OWN, expected="HC-EVICT-08")
+@plant_in_hybrid("request-wants-a-free-slot", "K11", OWN, expected=("HC-EVICT-08", "HC-EVICT-11"))
 class RequestWantsAFreeSlot(Model):
     """A request is refused where no state slot is free, although a state could be evicted for it."""
 
