@@ -1,11 +1,17 @@
 """The oracle against released HiRadixCaches: it finds known faults by itself, and with these known nothing new."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from hicache_ref.oracle.campaign import Budget, Campaign, Divergence, Outlook
 from hicache_ref.oracle.known import Known
+from hicache_ref.oracle.lockstep import Lockstep
+from hicache_ref.requirements import Checker
+from hicache_ref.search.finding import Recorded
+from hicache_ref.search.minimise import replay
+from hicache_ref.trace import read_trace
 from hicache_ref.vocabulary.profile import Sizes, profile_named
 
 pytest.importorskip("torch")
@@ -70,6 +76,15 @@ def test_nothing_new_is_found_of_prefetches_one_page_at_a_time(seed: int) -> Non
     assert [] == [each.finding for each in new(outlook)]
     assert outlook.tally["HC-PREF-06"] >= 200
     assert outlook.tally["HC-STORE-12"] >= 10
+
+
+def test_a_prefetch_without_room_leaves_its_anchor_as_old_as_it_was() -> None:
+    """Goal: the adapter uses no node for a prefetch that is refused. Method: the run in which it did, on 0.5.15."""
+    trace = read_trace(Path(__file__).parent / "traces" / "refused-prefetch-uses-nothing.jsonl")
+    profile, steps = trace.header.profile, tuple(Recorded(step.op) for step in trace.steps)
+    adapter, description = child(version="0.5.15")
+    replayed = replay(steps, lambda: Lockstep(adapter, description, profile, "bytes", Checker(profile)))
+    assert (None, len(steps)) == (replayed.finding, len(replayed.steps))
 
 
 @pytest.mark.parametrize("version", ALL_RELEASES)

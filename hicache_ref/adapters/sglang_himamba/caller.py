@@ -24,7 +24,6 @@ from hicache_ref.vocabulary.outcomes import (
     Invalid,
     Matched,
     Polled,
-    Prefetching,
     Refused,
     Submitted,
     Took,
@@ -280,21 +279,9 @@ class HybridCaller(HybridObserver):
                 slot = int(request.mamba_pool_idx) - 1
                 self.books.requests[op.rid] = Request((), state=(slot,))
 
-    def on_prefetch(self, op: ops.Prefetch) -> Prefetching | Refused:
-        """As of any cache; what it hangs on is used once it hangs there."""
-        matched, _ = self.from_where(op.key)
-        told = super().on_prefetch(op)
-        if isinstance(told, Prefetching):
-            self.engine.match(self._cut(op.key, matched))
-        return told
-
     def anchor_of(self, key: Key, matched: int) -> Any:
         """The best end, which was matched before: to do so again here would split what is below it."""
         return self.node_at(self._cut(key, matched)) or self.engine.cache.root_node
-
-    @staticmethod
-    def _cut(key: Key, count: int) -> Key:
-        return Key(tokens=key.tokens[:count], extra=key.extra)
 
     def from_where(self, key: Key) -> tuple[int, bool]:
         """A prefetch asks for what is behind the best end: a node whose state is on some tier, or the root."""

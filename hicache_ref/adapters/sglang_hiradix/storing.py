@@ -85,13 +85,19 @@ class StoringCaller(PollingCaller):
             fetch.operation.start_time = 0.0
             fetch.since = op.now
             fetch.asked = len(fetch.operation.token_ids) // size
+            # What it hangs on is used once it hangs there; a refused prefetch has used nothing.
+            self.engine.match(self._cut(op.key, matched))
             self.workers.go_on()
             return Prefetching(id=name, pages=fetch.asked)
         return Refused(why="host full")
 
     def anchor_of(self, key: Key, matched: int) -> Any:
-        """The node below which a prefetch is to hang, after a match."""
-        return self.engine.match(key).last_host_node
+        """The node below which a prefetch is to hang; where the place lies inside a node, a match has split that."""
+        return self.node_at(self._cut(key, matched)) or self.engine.match(key).last_host_node
+
+    def _cut(self, key: Key, pages: int) -> Key:
+        """The key of the first `pages` pages."""
+        return Key(tokens=self.engine.whole_tokens(key, pages), extra=key.extra)
 
     def from_where(self, key: Key) -> tuple[int, bool]:
         """Behind how many pages of the key a prefetch asks for more, and whether what ends there is on host."""
