@@ -4,23 +4,27 @@ The shape of each layout is written down here once more, as the dimensions of a 
 looked up by its coordinates: so neither strides nor folding of the code under test are used to judge it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from hicache_ref.engine import plan
 from hicache_ref.engine.layout import (
     HOST_LAYOUTS,
     Layout,
     LayoutError,
     Place,
     PoolSpec,
+    Slab,
     allocations,
     mha,
     mla,
+    slabs,
     state,
 )
 from hicache_ref.engine.plan import CopyPlan, copy_plans
@@ -30,6 +34,9 @@ PLANS = 10_000
 
 Byte = tuple[int, int]
 """An allocation and an offset in it."""
+
+Copy = tuple[PoolSpec, Place, Place, list[tuple[int, int]], list[int] | None]
+"""What `copy_plans` is asked for."""
 
 
 def _index(shape: tuple[int, ...], at: tuple[int, ...]) -> int:
@@ -76,15 +83,15 @@ def _moves(plans: tuple[CopyPlan, ...]) -> list[tuple[Byte, Byte]]:
     """Every byte that the plans move, by source and target."""
     return [
         ((piece.source.buffer, piece.source.offset + byte), (piece.target.buffer, piece.target.offset + byte))
-        for plan in plans for piece in plan.pieces() for byte in range(piece.size)
+        for each in plans for piece in each.pieces() for byte in range(piece.size)
     ]  # fmt: skip
 
 
 @st.composite
 def _pools(draw: st.DrawFn) -> tuple[PoolSpec, list[Layout]]:
     """A small pool, and the layouts that it can have."""
-    layers = sorted(draw(st.sets(st.integers(0, 6), min_size=1, max_size=3)))
-    small, page_size = st.integers(1, 3), draw(st.integers(1, 4))
+    layers = draw(st.sampled_from([[0, 1], [0, 1, 2], [1, 4], [0, 3, 5], [2]]))
+    small, page_size = st.sampled_from([2, 3, 1]), draw(st.sampled_from([2, 4, 3, 1]))
     every: list[Layout] = ["device", *HOST_LAYOUTS]
     kind = draw(st.sampled_from(["mha", "mla", "state"]))
     if kind == "mha":
@@ -96,20 +103,18 @@ def _pools(draw: st.DrawFn) -> tuple[PoolSpec, list[Layout]]:
 
 
 @st.composite
-def _copies(draw: st.DrawFn) -> tuple[PoolSpec, Place, Place, list[tuple[int, int]], list[int] | None]:
+def _copies(draw: st.DrawFn) -> Copy:
     spec, layouts = draw(_pools())
-    source = Place(draw(st.sampled_from(layouts)), draw(st.integers(1, 4)))
-    target = Place(draw(st.sampled_from(layouts)), draw(st.integers(1, 4)))
-    targets = draw(st.lists(st.integers(0, target.pages - 1), unique=True, max_size=target.pages))
+    sizes = st.sampled_from([3, 2, 4, 1])
+    source = Place(draw(st.sampled_from(layouts)), draw(sizes))
+    target = Place(draw(st.sampled_from(layouts)), draw(sizes))
+    targets = draw(st.permutations(range(target.pages)))[: draw(sizes)]
     pages = [(draw(st.integers(0, source.pages - 1)), page) for page in targets]
-    return spec, source, target, pages, draw(st.none() | st.lists(st.integers(0, 6), max_size=3))
+    return spec, source, target, pages, draw(st.sampled_from([None, list(spec.layers[-1:]), [0, 1, 6], []]))
 
 
-@settings(max_examples=PLANS, deadline=None)
-@given(_copies())
-def test_a_plan_moves_each_element_of_its_pages_and_layers_and_nothing_else(
-    copy: tuple[PoolSpec, Place, Place, list[tuple[int, int]], list[int] | None],
-) -> None:
+def _judge(copy: Copy) -> None:
+    """Each element of the pages and layers is moved, and nothing else."""
     spec, source, target, pages, layers = copy
     moves = _moves(copy_plans(spec, source, target, pages, layers))
     expected = {
@@ -119,6 +124,74 @@ def test_a_plan_moves_each_element_of_its_pages_and_layers_and_nothing_else(
     }
     assert len(expected) == len(moves), "a byte is written twice, or one is missing"
     assert expected == {written: read for read, written in moves}
+
+
+@settings(max_examples=PLANS, deadline=None)
+@given(_copies())
+def test_a_plan_moves_each_element_of_its_pages_and_layers_and_nothing_else(copy: Copy) -> None:
+    _judge(copy)
+
+
+def _joined_by_source(blocks: Sequence[plan._Block]) -> list[plan._Block]:
+    """Blocks are joined that lie one behind the other in the source, wherever they go."""
+    one_sided = [each._replace(plane=each.plane._replace(target=each.plane.source)) for each in blocks]
+    kept = {each.plane.source: each for each in blocks}
+    return [each._replace(plane=kept[each.plane.source].plane) for each in _joined(one_sided)]
+
+
+def _widened_by_target(block: plan._Block) -> plan._Block:
+    """Pieces are one where they follow one another in the target, wherever they come from."""
+    for axis in block.axes:
+        if axis.strides.target == block.width:
+            return _widened_by_target(block._replace(axes=block.axes - {axis}, width=block.width * axis.length))
+    return block
+
+
+def _with_the_longest_axis_alone(block: plan._Block) -> Iterator[tuple[plan._Shape, plan.Plane]]:
+    """What lies along the other axis is left out."""
+    yield next(_with_one_axis(block))
+
+
+def _blocks_of_the_pools_own_layers(*args: Any) -> list[plan._Block]:
+    """Layers are taken for those of the pool, which numbers them from 0."""
+    spec, source, target, layers = args
+    numbered = PoolSpec.model_construct(
+        kind=spec.kind, parts=spec.parts, layers=tuple(range(len(spec.layers))), page_size=spec.page_size
+    )
+    return _blocks(numbered, source, target, layers)
+
+
+def _slabs_with_short_pages(spec: PoolSpec, place: Place) -> Mapping[tuple[int, int], Slab]:
+    """A page is a token shorter where it has more than one."""
+    short = spec.page_size > 1
+    return {key: each._replace(page=each.page - each.token * short) for key, each in slabs(spec, place).items()}
+
+
+def _slabs_with_k_for_v(spec: PoolSpec, place: Place) -> Mapping[tuple[int, int], Slab]:
+    """On device the first part is taken for all."""
+    found = slabs(spec, place)
+    return {key: found[0, key[1]] for key in found} if place.layout == "device" else found
+
+
+_joined, _with_one_axis, _blocks = plan._joined, plan._with_one_axis, plan._blocks
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("_joined", _joined_by_source),
+        ("_widened", _widened_by_target),
+        ("_with_one_axis", _with_the_longest_axis_alone),
+        ("_blocks", _blocks_of_the_pools_own_layers),
+        ("slabs", _slabs_with_short_pages),
+        ("slabs", _slabs_with_k_for_v),
+    ],
+)
+def test_a_planted_fault_of_the_planner_is_found(name: str, fault: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, name, fault)
+    judged = settings(max_examples=500, deadline=None, database=None, phases=[Phase.generate])(given(_copies())(_judge))
+    with pytest.raises(AssertionError):
+        judged()
 
 
 @settings(max_examples=300, deadline=None)
@@ -158,19 +231,19 @@ def test_runs_are_as_long_as_both_layouts_allow(
     spec: PoolSpec, layout: Layout, layers: list[int] | None, expected: list[tuple[int, int, int]]
 ) -> None:
     plans = copy_plans(spec, Place("device", 9), Place(layout, 9), [(1, 2)], layers)
-    assert expected == [(len(plan.planes), plan.runs, plan.run_bytes) for plan in plans]
+    assert expected == [(len(each.planes), each.runs, each.run_bytes) for each in plans]
 
 
 @pytest.mark.parametrize("layout", ["page_first", "page_first_direct", "page_head"])
 def test_a_page_between_two_places_of_one_page_first_layout_is_one_run_of_k_and_one_of_v(layout: Layout) -> None:
-    (plan,) = copy_plans(LLAMA, Place(layout, 3), Place(layout, 7), [(2, 5)])
-    assert (2, 1, LLAMA.page_bytes // 2) == (len(plan.planes), plan.runs, plan.run_bytes)
+    (found,) = copy_plans(LLAMA, Place(layout, 3), Place(layout, 7), [(2, 5)])
+    assert (2, 1, LLAMA.page_bytes // 2) == (len(found.planes), found.runs, found.run_bytes)
 
 
 def test_offsets_strides_and_runs_are_multiples_of_the_granule() -> None:
-    (plan,) = copy_plans(mha(2, 3, 20, 2, 4), Place("device", 5), Place("page_head", 5), [(0, 1)])
-    assert 40 == plan.granule
-    for piece in plan.pieces():
+    (found,) = copy_plans(mha(2, 3, 20, 2, 4), Place("device", 5), Place("page_head", 5), [(0, 1)])
+    assert 40 == found.granule
+    for piece in found.pieces():
         assert 0 == piece.source.offset % 40 == piece.target.offset % 40 == piece.size % 40
 
 

@@ -1,0 +1,117 @@
+"""Which io backend copies which host layout, and how: held against what SGLang does with each pair."""
+
+from itertools import product
+from typing import get_args
+
+import pytest
+
+from hicache_ref.engine.layout import HOST_LAYOUTS, HostLayout, Kind, LayoutError, PoolSpec, mha, mla, state
+from hicache_ref.engine.transfers import (
+    IO_BACKENDS,
+    Direction,
+    IoBackend,
+    Memory,
+    arranged,
+    may_stage,
+    normalised,
+    way,
+)
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+COPIED = {
+    ("kernel", "layer_first", "mha"), ("kernel", "layer_first", "mla"), ("kernel", "layer_first", "state"),
+    ("kernel", "page_first", "mha"), ("kernel", "page_first", "mla"), ("kernel", "page_first", "state"),
+    ("kernel", "page_head", "mha"),
+    ("direct", "layer_first", "mha"), ("direct", "layer_first", "mla"), ("direct", "layer_first", "state"),
+    ("direct", "page_first_direct", "mha"), ("direct", "page_first_direct", "mla"),
+    ("direct", "page_first_direct", "state"),
+    ("kernel_ascend", "page_first_direct", "mha"), ("kernel_ascend", "page_first_kv_split", "mla"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("direction", ["load", "backup"])
+def test_every_pair_is_copied_or_refused_by_name(direction: Direction) -> None:
+    for io, layout, kind in product(IO_BACKENDS, HOST_LAYOUTS, KINDS):
+        if (io, layout, kind) in COPIED:
+            way(io, layout, kind, direction)
+        else:
+            with pytest.raises(LayoutError, match=f"io backend {io} with layout {layout} for a pool of kind {kind}"):
+                way(io, layout, kind, direction)
+
+
+@pytest.mark.parametrize(
+    ("io", "layout", "kind", "direction", "staged", "host", "device", "calls"),
+    [
+        ("kernel", "layer_first", "mha", "load", False, "device", "device", "each_layer"),
+        ("kernel", "page_first", "mha", "backup", False, "device", "device", "all_layers"),
+        ("kernel", "page_first", "mha", "backup", True, "host", "device", "all_layers"),
+        ("kernel", "page_first", "mha", "load", True, "device", "device", "each_layer"),
+        ("direct", "page_first_direct", "mla", "load", False, "host", "host", "each_layer"),
+        ("direct", "layer_first", "mha", "backup", False, "host", "host", "all_layers"),
+        ("kernel_ascend", "page_first_kv_split", "mla", "load", False, "host", "host", "all_with_first"),
+        ("kernel_ascend", "page_first_direct", "mha", "backup", False, "host", "host", "all_layers"),
+    ],
+)
+def test_indices_lie_where_the_copy_reads_them(
+    io: IoBackend, layout: HostLayout, kind: Kind, direction: Direction, staged: bool, host: Memory, device: Memory,
+    calls: str,
+) -> None:  # fmt: skip
+    chosen = way(io, layout, kind, direction, staged=staged)
+    assert (host, device, calls) == (chosen.host_indices, chosen.device_indices, chosen.calls)
+
+
+@pytest.mark.parametrize(
+    ("direction", "expected"), [("load", ((1, 7), (4, 2), (9, 5))), ("backup", ((4, 2), (9, 5), (1, 7)))]
+)
+def test_direct_copies_of_layer_first_go_by_host_page(
+    direction: Direction, expected: tuple[tuple[int, int], ...]
+) -> None:
+    chosen = way("direct", "layer_first", "mha", direction)
+    assert expected == arranged([(9, 5), (1, 7), (4, 2)], chosen, direction)
+
+
+def test_other_copies_keep_their_order() -> None:
+    pages = [(9, 5), (1, 7), (4, 2)]
+    for io, layout, kind in COPIED - {("direct", "layer_first", kind) for kind in KINDS}:
+        assert tuple(pages) == arranged(pages, way(io, layout, kind, "load"), "load")
+
+
+ODD = mha(2, 1, 20, 1, 4)
+EVEN = mha(2, 2, 8, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("io", "pools", "expected"),
+    [
+        ("kernel", [(EVEN, "page_first")], True),
+        ("kernel", [(EVEN, "page_first"), (mla(2, 16, 32, 1, 4), "page_first")], True),
+        ("kernel", [(EVEN, "page_first"), (ODD, "page_first")], False),
+        ("kernel", [(EVEN, "layer_first")], False),
+        ("direct", [(EVEN, "page_first")], False),
+        ("kernel", [(state([0], {"temporal": 32, "conv": 8}), "page_first")], False),
+    ],
+)
+def test_a_backup_is_staged_where_every_pool_allows_it(
+    io: IoBackend, pools: list[tuple[PoolSpec, HostLayout]], expected: bool
+) -> None:
+    assert expected == may_stage(io, pools)
+
+
+@pytest.mark.parametrize(
+    ("asked", "store", "rocm", "used"),
+    [
+        (("kernel", "page_first_direct"), None, False, ("direct", "page_first_direct")),
+        (("direct", "page_first"), None, False, ("direct", "page_first_direct")),
+        (("kernel", "page_first"), None, True, ("kernel", "layer_first")),
+        (("kernel", "page_first"), None, False, ("kernel", "page_first")),
+        (("kernel", "layer_first"), "mooncake", False, ("kernel", "page_first")),
+        (("direct", "layer_first"), "mooncake", False, ("direct", "page_first_direct")),
+        (("kernel", "layer_first"), "file", False, ("kernel", "layer_first")),
+        (("kernel_ascend", "layer_first"), "mooncake", False, ("kernel_ascend", "layer_first")),
+        (("kernel", "page_head"), "mooncake", True, ("kernel", "page_head")),
+    ],
+)
+def test_flags_become_what_is_used(
+    asked: tuple[IoBackend, HostLayout], store: str | None, rocm: bool, used: tuple[IoBackend, HostLayout]
+) -> None:
+    assert used == normalised(*asked, store, rocm=rocm)
