@@ -129,6 +129,7 @@ def _judge(copy: Copy) -> None:
 @settings(max_examples=PLANS, deadline=None)
 @given(_copies())
 def test_a_plan_moves_each_element_of_its_pages_and_layers_and_nothing_else(copy: Copy) -> None:
+    """Goal: a plan is exact. Method: every byte of drawn copies, by the coordinates of its element."""
     _judge(copy)
 
 
@@ -188,6 +189,7 @@ _joined, _with_one_axis, _blocks = plan._joined, plan._with_one_axis, plan._bloc
     ],
 )
 def test_a_planted_fault_of_the_planner_is_found(name: str, fault: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the judgement can fail. Method: one step of the planner goes wrong, in 500 drawn copies."""
     monkeypatch.setattr(plan, name, fault)
     judged = settings(max_examples=500, deadline=None, database=None, phases=[Phase.generate])(given(_copies())(_judge))
     with pytest.raises(AssertionError):
@@ -197,6 +199,7 @@ def test_a_planted_fault_of_the_planner_is_found(name: str, fault: object, monke
 @settings(max_examples=300, deadline=None)
 @given(_pools(), st.integers(1, 4))
 def test_allocations_hold_all_pages_and_no_more(pool: tuple[PoolSpec, list[Layout]], pages: int) -> None:
+    """Goal: memory is as large as it has to be. Method: the elements of all pages fill the allocations."""
     spec, layouts = pool
     for layout in layouts:
         place = Place(layout, pages)
@@ -230,17 +233,20 @@ DEEPSEEK = mla(4, 512, 64, 2, 16)
 def test_runs_are_as_long_as_both_layouts_allow(
     spec: PoolSpec, layout: Layout, layers: list[int] | None, expected: list[tuple[int, int, int]]
 ) -> None:
+    """Goal: no copy is cut finer than needed. Method: planes, runs and bytes of known pairs."""
     plans = copy_plans(spec, Place("device", 9), Place(layout, 9), [(1, 2)], layers)
     assert expected == [(len(each.planes), each.runs, each.run_bytes) for each in plans]
 
 
 @pytest.mark.parametrize("layout", ["page_first", "page_first_direct", "page_head"])
 def test_a_page_between_two_places_of_one_page_first_layout_is_one_run_of_k_and_one_of_v(layout: Layout) -> None:
+    """Goal: layers that lie together go together. Method: a copy within one layout, as staging makes it."""
     (found,) = copy_plans(LLAMA, Place(layout, 3), Place(layout, 7), [(2, 5)])
     assert (2, 1, LLAMA.page_bytes // 2) == (len(found.planes), found.runs, found.run_bytes)
 
 
 def test_offsets_strides_and_runs_are_multiples_of_the_granule() -> None:
+    """Goal: an engine can choose its words by it. Method: every piece of a plan with an odd size."""
     (found,) = copy_plans(mha(2, 3, 20, 2, 4), Place("device", 5), Place("page_head", 5), [(0, 1)])
     assert 40 == found.granule
     for piece in found.pieces():
@@ -262,6 +268,7 @@ def test_offsets_strides_and_runs_are_multiples_of_the_granule() -> None:
 def test_what_cannot_be_copied_is_refused(
     spec: PoolSpec, target: Place, pages: list[tuple[int, int]], words: str
 ) -> None:
+    """Goal: nothing is guessed. Method: layouts, sizes and pages that do not fit."""
     with pytest.raises(LayoutError, match=words):
         copy_plans(spec, Place("device", 3), target, pages)
 
@@ -277,12 +284,14 @@ def test_what_cannot_be_copied_is_refused(
     ],
 )
 def test_a_pool_that_cannot_be_is_refused(made: object, words: str) -> None:
+    """Goal: a wrong pool is refused when it is made. Method: layers, sizes and heads that do not fit."""
     assert callable(made)
     with pytest.raises(ValueError, match=words):
         made()
 
 
 def test_the_elements_of_a_page_are_its_bytes() -> None:
+    """Goal: one size of a page. Method: its elements are counted."""
     for spec in (mha(2, 2, 3, 1, 2), mla(2, 3, 1, 1, 2), state([1, 4], {"temporal": 5, "conv": 2})):
         assert spec.page_bytes == len(list(_elements(spec, list(spec.layers))))
     assert 4 * 2 * 16 * 8 * 128 * 2 == LLAMA.page_bytes == prod((4, 2, 16, 8, 128, 2))

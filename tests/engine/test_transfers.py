@@ -31,6 +31,7 @@ COPIED = {
 
 @pytest.mark.parametrize("direction", ["load", "backup"])
 def test_every_pair_is_copied_or_refused_by_name(direction: Direction) -> None:
+    """Goal: no pair is left open. Method: all of them."""
     for io, layout, kind in product(IO_BACKENDS, HOST_LAYOUTS, KINDS):
         if (io, layout, kind) in COPIED:
             way(io, layout, kind, direction)
@@ -56,6 +57,7 @@ def test_indices_lie_where_the_copy_reads_them(
     io: IoBackend, layout: HostLayout, kind: Kind, direction: Direction, staged: bool, host: Memory, device: Memory,
     calls: str,
 ) -> None:  # fmt: skip
+    """Goal: kernels read device memory, the host its own. Method: where the lists are for known pairs."""
     chosen = way(io, layout, kind, direction, staged=staged)
     assert (host, device, calls) == (chosen.host_indices, chosen.device_indices, chosen.calls)
 
@@ -66,11 +68,13 @@ def test_indices_lie_where_the_copy_reads_them(
 def test_direct_copies_of_layer_first_go_by_host_page(
     direction: Direction, expected: tuple[tuple[int, int], ...]
 ) -> None:
+    """Goal: the host is read in its order, and pairs stay together. Method: three pairs out of order."""
     chosen = way("direct", "layer_first", "mha", direction)
     assert expected == arranged([(9, 5), (1, 7), (4, 2)], chosen, direction)
 
 
 def test_other_copies_keep_their_order() -> None:
+    """Goal: nothing else is moved. Method: the same pairs for every other way."""
     pages = [(9, 5), (1, 7), (4, 2)]
     for io, layout, kind in COPIED - {("direct", "layer_first", kind) for kind in KINDS}:
         assert tuple(pages) == arranged(pages, way(io, layout, kind, "load"), "load")
@@ -94,6 +98,7 @@ EVEN = mha(2, 2, 8, 1, 4)
 def test_a_backup_is_staged_where_every_pool_allows_it(
     io: IoBackend, pools: list[tuple[PoolSpec, HostLayout]], expected: bool
 ) -> None:
+    """Goal: one pool that cannot keeps all from it. Method: pools alone and together."""
     assert expected == may_stage(io, pools)
 
 
@@ -114,4 +119,5 @@ def test_a_backup_is_staged_where_every_pool_allows_it(
 def test_flags_become_what_is_used(
     asked: tuple[IoBackend, HostLayout], store: str | None, rocm: bool, used: tuple[IoBackend, HostLayout]
 ) -> None:
+    """Goal: what is asked for becomes a pair that there is. Method: each rule of SGLang's, and what it leaves."""
     assert used == normalised(*asked, store, rocm=rocm)
