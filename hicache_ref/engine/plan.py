@@ -82,6 +82,14 @@ class CopyPlan:
                     )
 
 
+def execute(plan: CopyPlan, source: Sequence[memoryview], target: Sequence[memoryview]) -> None:
+    """The plan is carried out between the allocations of both sides, run by run: what an engine is compared with."""
+    for read, written, size in plan.pieces():
+        target[written.buffer][written.offset : written.offset + size] = source[read.buffer][
+            read.offset : read.offset + size
+        ]
+
+
 def copy_plans(spec: PoolSpec, source: Place, target: Place, pages: Sequence[tuple[Page, Page]],
                layers: Collection[int] | None = None) -> tuple[CopyPlan, ...]:  # fmt: skip
     """The plans that copy the pages, of the model's `layers` that the pool has or of all; none where it has none.

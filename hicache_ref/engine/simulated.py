@@ -1,0 +1,258 @@
+"""A simulated device: what its streams do when is drawn, copies are torn, memory is poisoned, and every call is told.
+
+Between two calls of the host the device does some of its work, and only what CUDA orders is in order. So bytes go wrong
+here where they may on a device, and `watch` sees the calls from which `happens_before` finds what did not go wrong.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from hicache_ref.engine.calls import (
+    Call,
+    HostAccess,
+    Launch,
+    Location,
+    Put,
+    Query,
+    Record,
+    StreamSynchronize,
+    Synchronize,
+    Take,
+    Thread,
+    Wait,
+)
+from hicache_ref.engine.device import INDICES, Copy
+from hicache_ref.engine.plan import execute
+
+POISON = 0xA5
+"""What fills memory that was not written: no page holds it by right."""
+
+LAZY = 3
+"""The device does fewer steps than this between two calls of the host."""
+
+Draw = Callable[[int], int]
+"""A number from 0 to less than the one given."""
+
+
+class Deadlock(AssertionError):
+    """The host waits for work that no stream can do."""
+
+
+@dataclass(eq=False)
+class _Mark:
+    """One record of an event, in the queue of its stream."""
+
+    done: bool = False
+
+
+_Step = Callable[[], None]
+
+
+class SimulatedStream:
+    """A queue of steps, marks to set, and marks to wait for."""
+
+    def __init__(self, device: "SimulatedDevice", name: str) -> None:
+        self._device = device
+        self.name = name
+        self.queue: deque[_Step | tuple[str, _Mark]] = deque()
+
+    def wait(self, event: "SimulatedEvent") -> None:
+        """What is launched from now on comes after the event's last record."""
+        if event.mark is not None:
+            self.queue.append(("wait", event.mark))
+        self._device.call(Wait(self._device.host, self.name, event.number))
+
+    def copy(self, copy: Copy) -> None:
+        """The copy is in the queue, a step for each page of each plane."""
+        self.launch(copy.name, _torn(copy), copy.reads, copy.writes)
+
+    def launch(self, name: str, steps: Iterable[_Step], reads: tuple[Location, ...] = (),
+               writes: tuple[Location, ...] = ()) -> None:  # fmt: skip
+        """The steps are in the queue; others may come between any two."""
+        self.queue.extend(steps)
+        self._device.call(Launch(self._device.host, self.name, name, reads, writes))
+
+    def synchronize(self) -> None:
+        """All that it was given is done."""
+        self._device.run_until(lambda: not self.queue)
+        self._device.call(StreamSynchronize(self._device.host, self.name))
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether its next step can be done."""
+        if not self.queue:
+            return False
+        first = self.queue[0]
+        return not isinstance(first, tuple) or first[0] == "set" or first[1].done
+
+    def go_on(self) -> None:
+        """The next step is done."""
+        first = self.queue.popleft()
+        if isinstance(first, tuple):
+            first[1].done = True
+        else:
+            first()
+
+
+def _torn(copy: Copy) -> Iterator[_Step]:
+    """A step for each page of each plane: on a device a page may be there while the next one is not."""
+    for plan, source, target in copy.moves:
+        for plane in plan.planes:
+            for pair in plan.pages:
+                yield partial(execute, replace(plan, planes=(plane,), pages=(pair,)), source, target)
+
+
+class SimulatedEvent:
+    """An event; each record makes a new mark."""
+
+    def __init__(self, device: "SimulatedDevice", number: int) -> None:
+        self._device = device
+        self.number = number
+        self.mark: _Mark | None = None
+
+    def record(self, stream: SimulatedStream) -> None:
+        """It stands for all that the stream has been given."""
+        self.mark = _Mark()
+        stream.queue.append(("set", self.mark))
+        self._device.call(Record(self._device.host, self.number, stream.name))
+
+    def query(self) -> bool:
+        """Whether what it stands for is done; True if it never was recorded."""
+        self._device.breathe()
+        done = self.mark is None or self.mark.done
+        self._device.watch(Query(self._device.host, self.number, done))
+        return done
+
+    def synchronize(self) -> None:
+        """What it stands for is done."""
+        mark = self.mark
+        if mark is not None:
+            self._device.run_until(lambda: mark.done)
+        self._device.watch(Synchronize(self._device.host, self.number))
+
+
+class SimulatedIndices:
+    """An index list in a block of memory that the next list may get."""
+
+    def __init__(self, device: "SimulatedDevice", block: int) -> None:
+        self._device = device
+        self._users: list[SimulatedStream] = []
+        self.location = Location(INDICES, block)
+
+    def record_stream(self, stream: SimulatedStream) -> None:
+        """Once dropped, its block stays until the stream has done what it has been given then."""
+        self._users.append(stream)
+
+    def drop(self) -> None:
+        """Its block is free once the streams that use it are so far; the stream that wrote it needs no such wait."""
+        events = []
+        for stream in self._users:
+            events.append(self._device.event())
+            events[-1].record(stream)
+        self._device.give_back(self.location.page, events)
+
+
+class SimulatedDevice:
+    """Streams whose steps are drawn by `draw`; `watch` is called with each call, after it was made."""
+
+    def __init__(self, draw: Draw, watch: Callable[[Call], None]) -> None:
+        self._draw = draw
+        self.watch = watch
+        self.host: Thread = "scheduler"
+        """The host thread that calls now."""
+
+        self._streams: list[SimulatedStream] = []
+        self._events = self._blocks = self._messages = 0
+        self._free: list[int] = []
+        self._given_back: list[tuple[int, list[SimulatedEvent]]] = []
+
+    # -- what the engine calls ----------------------------------------------------------------------------------------
+
+    def stream(self, name: str) -> SimulatedStream:
+        """A new stream."""
+        self._streams.append(SimulatedStream(self, name))
+        return self._streams[-1]
+
+    def event(self) -> SimulatedEvent:
+        """A new event, that was never recorded."""
+        self._events += 1
+        return SimulatedEvent(self, self._events)
+
+    def indices(self, values: Iterable[int], stream: SimulatedStream) -> SimulatedIndices:
+        """A list, in the block that became free last, or else in a new one."""
+        for block, events in self._given_back[:]:
+            if all(event.query() for event in events):
+                self._given_back.remove((block, events))
+                self._free.append(block)
+        if not self._free:
+            self._blocks += 1
+            self._free.append(self._blocks)
+        made = SimulatedIndices(self, self._free.pop())
+        stream.launch("indices", [lambda: None] * len(tuple(values)), writes=(made.location,))
+        return made
+
+    def allocate(self, size: int, *, pinned: bool = False) -> memoryview:
+        """So many bytes of poison."""
+        return memoryview(bytearray([POISON]) * size)
+
+    def give_back(self, block: int, events: list[SimulatedEvent]) -> None:
+        """The block of an index list is free once the events are done."""
+        if events:
+            self._given_back.append((block, events))
+        else:
+            self._free.append(block)
+
+    # -- host threads -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def on(self, host: Thread) -> Iterator[None]:
+        """Within, another host thread calls."""
+        before, self.host = self.host, host
+        yield
+        self.host = before
+
+    def touch(self, name: str, reads: tuple[Location, ...] = (), writes: tuple[Location, ...] = ()) -> None:
+        """The host thread touches memory itself."""
+        self.watch(HostAccess(self.host, name, reads, writes))
+
+    def put(self) -> int:
+        """A message is handed over."""
+        self._messages += 1
+        self.watch(Put(self.host, self._messages))
+        return self._messages
+
+    def take(self, message: int) -> None:
+        """The host thread has the message."""
+        self.watch(Take(self.host, message))
+
+    # -- the device's own work ----------------------------------------------------------------------------------------
+
+    def call(self, call: Call) -> None:
+        """The host has made the call, and the device does some of its work."""
+        self.watch(call)
+        self.breathe()
+
+    def breathe(self) -> None:
+        """Fewer than `LAZY` steps are done."""
+        for _ in range(self._draw(LAZY)):
+            self._step()
+
+    def run_until(self, is_reached: Callable[[], bool]) -> None:
+        """So many steps are done. Raises Deadlock where no stream can go on before."""
+        while not is_reached():
+            if not self._step():
+                raise Deadlock("no stream can go on, expected one to do what the host waits for")
+
+    def drain(self) -> None:
+        """Everything is done. Raises Deadlock."""
+        self.run_until(lambda: not any(stream.queue for stream in self._streams))
+
+    def _step(self) -> bool:
+        """One step of one stream is done, if one can go on."""
+        able = [stream for stream in self._streams if stream.can_go_on]
+        if able:
+            able[self._draw(len(able))].go_on()
+        return bool(able)
