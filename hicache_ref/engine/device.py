@@ -4,7 +4,7 @@ The semantics are CUDA's. A stream does its work in order, two streams in any or
 had been given at the last record; what the host does comes before what it launches next.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from hicache_ref.engine.calls import Location
@@ -17,17 +17,16 @@ INDICES = "indices"
 """The pool of all index lists."""
 
 
-class Copy(NamedTuple):
-    """Bytes to be moved between the allocations of two pools, or of several pairs of pools in one launch."""
+class Move(NamedTuple):
+    """A plan, and the allocations that it is for."""
 
-    name: str
-    """The id of the effect, and the layer where a copy has a launch for each."""
+    plan: CopyPlan
+    source: Buffers
+    target: Buffers
 
-    moves: tuple[tuple[CopyPlan, Buffers, Buffers], ...]
-    """Plan, source, target."""
 
-    reads: tuple[Location, ...]
-    writes: tuple[Location, ...]
+Work = Callable[[], None]
+"""What a stream does in its turn."""
 
 
 class Stream(Protocol):
@@ -42,8 +41,12 @@ class Stream(Protocol):
         """What is launched from now on comes after what the event stands for now; nothing, if it never was recorded."""
         ...
 
-    def copy(self, copy: Copy) -> None:
-        """The copy is launched. Never waits for it."""
+    def copy(self, name: str, moves: Sequence[Move], reads: Sequence[Location], writes: Sequence[Location]) -> None:
+        """The bytes are moved in the stream's turn. Never waits for that. `name` begins with the ids of effects."""
+        ...
+
+    def launch(self, name: str, work: Sequence[Work], reads: Sequence[Location], writes: Sequence[Location]) -> None:
+        """The work is done in the stream's turn, in any number of pieces. Never waits for that."""
         ...
 
 

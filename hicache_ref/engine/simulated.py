@@ -5,7 +5,7 @@ here where they may on a device, and `watch` sees the calls from which `happens_
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +24,7 @@ from hicache_ref.engine.calls import (
     Thread,
     Wait,
 )
-from hicache_ref.engine.device import INDICES, Copy
+from hicache_ref.engine.device import INDICES, Event, Move, Stream, Work
 from hicache_ref.engine.plan import execute
 
 POISON = 0xA5
@@ -48,32 +48,29 @@ class _Mark:
     done: bool = False
 
 
-_Step = Callable[[], None]
-
-
 class SimulatedStream:
     """A queue of steps, marks to set, and marks to wait for."""
 
     def __init__(self, device: "SimulatedDevice", name: str) -> None:
         self._device = device
         self.name = name
-        self.queue: deque[_Step | tuple[str, _Mark]] = deque()
+        self.queue: deque[Work | tuple[str, _Mark]] = deque()
 
-    def wait(self, event: "SimulatedEvent") -> None:
+    def wait(self, event: Event) -> None:
         """What is launched from now on comes after the event's last record."""
+        assert isinstance(event, SimulatedEvent)
         if event.mark is not None:
             self.queue.append(("wait", event.mark))
         self._device.call(Wait(self._device.host, self.name, event.number))
 
-    def copy(self, copy: Copy) -> None:
+    def copy(self, name: str, moves: Sequence[Move], reads: Sequence[Location], writes: Sequence[Location]) -> None:
         """The copy is in the queue, a step for each page of each plane."""
-        self.launch(copy.name, _torn(copy), copy.reads, copy.writes)
+        self.launch(name, list(_torn(moves)), reads, writes)
 
-    def launch(self, name: str, steps: Iterable[_Step], reads: tuple[Location, ...] = (),
-               writes: tuple[Location, ...] = ()) -> None:  # fmt: skip
-        """The steps are in the queue; others may come between any two."""
-        self.queue.extend(steps)
-        self._device.call(Launch(self._device.host, self.name, name, reads, writes))
+    def launch(self, name: str, work: Sequence[Work], reads: Sequence[Location], writes: Sequence[Location]) -> None:
+        """The work is in the queue; that of other streams may come between any two pieces."""
+        self.queue.extend(work)
+        self._device.call(Launch(self._device.host, self.name, name, tuple(reads), tuple(writes)))
 
     def synchronize(self) -> None:
         """All that it was given is done."""
@@ -97,9 +94,9 @@ class SimulatedStream:
             first()
 
 
-def _torn(copy: Copy) -> Iterator[_Step]:
+def _torn(moves: Sequence[Move]) -> Iterator[Work]:
     """A step for each page of each plane: on a device a page may be there while the next one is not."""
-    for plan, source, target in copy.moves:
+    for plan, source, target in moves:
         for plane in plan.planes:
             for pair in plan.pages:
                 yield partial(execute, replace(plan, planes=(plane,), pages=(pair,)), source, target)
@@ -113,8 +110,9 @@ class SimulatedEvent:
         self.number = number
         self.mark: _Mark | None = None
 
-    def record(self, stream: SimulatedStream) -> None:
+    def record(self, stream: Stream) -> None:
         """It stands for all that the stream has been given."""
+        assert isinstance(stream, SimulatedStream)
         self.mark = _Mark()
         stream.queue.append(("set", self.mark))
         self._device.call(Record(self._device.host, self.number, stream.name))
@@ -139,10 +137,10 @@ class SimulatedIndices:
 
     def __init__(self, device: "SimulatedDevice", block: int) -> None:
         self._device = device
-        self._users: list[SimulatedStream] = []
+        self._users: list[Stream] = []
         self.location = Location(INDICES, block)
 
-    def record_stream(self, stream: SimulatedStream) -> None:
+    def record_stream(self, stream: Stream) -> None:
         """Once dropped, its block stays until the stream has done what it has been given then."""
         self._users.append(stream)
 
@@ -181,7 +179,7 @@ class SimulatedDevice:
         self._events += 1
         return SimulatedEvent(self, self._events)
 
-    def indices(self, values: Iterable[int], stream: SimulatedStream) -> SimulatedIndices:
+    def indices(self, values: Iterable[int], stream: Stream) -> SimulatedIndices:
         """A list, in the block that became free last, or else in a new one."""
         for block, events in self._given_back[:]:
             if all(event.query() for event in events):
@@ -191,7 +189,7 @@ class SimulatedDevice:
             self._blocks += 1
             self._free.append(self._blocks)
         made = SimulatedIndices(self, self._free.pop())
-        stream.launch("indices", [lambda: None] * len(tuple(values)), writes=(made.location,))
+        stream.launch("indices", [lambda: None] * len(tuple(values)), (), (made.location,))
         return made
 
     def allocate(self, size: int, *, pinned: bool = False) -> memoryview:

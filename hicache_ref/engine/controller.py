@@ -1,0 +1,221 @@
+"""The copies and passes that a model asks for, on the streams of a device: what has to wait for what, and who is told.
+
+Nothing is decided here. Each copy carries the id of its effect, and waits for what its effect comes after. A load goes
+layer by layer, so that a pass may begin behind its first layer; a backup takes all layers at once.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Protocol
+
+from hicache_ref.engine.calls import Location
+from hicache_ref.engine.device import Device, Event, Indices, Move, Stream, Work
+from hicache_ref.engine.pools import PoolPair
+from hicache_ref.vocabulary.effects import CopyOnDevice, CopyToDevice, CopyToHost, RunForward
+from hicache_ref.vocabulary.ids import Component
+
+DeviceEffect = RunForward | CopyToHost | CopyToDevice | CopyOnDevice
+RING = 3
+"""Loads whose layers can be waited for at once (upstream: LayerDoneCounter)."""
+
+
+class Passes(Protocol):
+    """What a forward pass does on the device."""
+
+    def layer(self, effect: RunForward, layer: int) -> tuple[Sequence[Work], Sequence[Location], Sequence[Location]]:
+        """The work of one layer, and what it reads and writes."""
+        ...
+
+
+@dataclass
+class _Load:
+    """The events of a slot of the ring: one a layer, and the end."""
+
+    layers: list[Event]
+    end: Event
+
+
+@dataclass(eq=False)
+class _Running:
+    """An effect that was launched, and whose end nobody was told."""
+
+    effect: DeviceEffect
+    end: Event
+    load: _Load | None = None
+
+
+@dataclass
+class Copied:
+    """What one launch copies."""
+
+    moves: list[Move] = field(default_factory=list)
+    reads: list[Location] = field(default_factory=list)
+    writes: list[Location] = field(default_factory=list)
+
+
+class Controller:
+    """Effects become work of three streams: `forward`, `write` and `load`; the thread itself has `scheduler`.
+
+    `pairs` has, by component, the pools that its pages are in: the target's and, with the same indices, the draft's.
+    """
+
+    def __init__(self, device: Device, pairs: Mapping[Component, Sequence[PoolPair]], passes: Passes) -> None:
+        self._device = device
+        self._pairs = pairs
+        self._passes = passes
+        self._depth = 1 + max(layer for some in pairs.values() for pair in some for layer in pair.layers)
+        """Layers of the deepest model: a draft model may have more than its target."""
+
+        self.scheduler, self.forward, self.write, self.load = map(
+            device.stream, ("scheduler", "forward", "write", "load")
+        )
+        self._ring = [_Load([device.event() for _ in range(self._depth)], device.event()) for _ in range(RING)]
+        self._producer = -1
+        self._queued: dict[str, CopyToDevice] = {}
+        """Loads that wait for the next `start_loading`."""
+
+        self._running: dict[str, _Running] = {}
+
+    # -- effects ------------------------------------------------------------------------------------------------------
+
+    def submit(self, effect: DeviceEffect) -> None:
+        """The effect is under way, or is one of the loads that are started together. Never waits for the device."""
+        if isinstance(effect, CopyToDevice):
+            if self._must_be_apart(effect):
+                self.start_loading()
+            self._queued[effect.id] = effect
+            return
+        if not self._queued.keys().isdisjoint(effect.after):
+            self.start_loading()
+        if isinstance(effect, RunForward):
+            self._run_pass(effect)
+        elif isinstance(effect, CopyToHost):
+            self._write_back(effect)
+        else:
+            self._copy_state(effect)
+
+    def start_loading(self) -> None:
+        """The queued loads run as one, layer by layer. A fourth at once waits until the first of the ring is over."""
+        if not self._queued:
+            return
+        loads, self._queued = list(self._queued.values()), {}
+        self._producer = (self._producer + 1) % RING
+        slot = self._ring[self._producer]
+        slot.end.synchronize()
+        lists = self._index_lists(loads)
+        self._fence(self.load, loads)
+        for layer in range(self._depth):
+            self._launch(self.load, loads, self._copied(loads, layer), lists, f" layer {layer}")
+            slot.layers[layer].record(self.load)
+        slot.end.record(self.load)
+        self._drop(lists, self.load)
+        for effect in loads:
+            self._running[effect.id] = _Running(effect, slot.end, slot)
+
+    def _must_be_apart(self, effect: CopyToDevice) -> bool:
+        """Whether it comes after a load that is queued: within one launch nothing is in order."""
+        return not self._queued.keys().isdisjoint(effect.after)
+
+    def _write_back(self, effect: CopyToHost) -> None:
+        lists = self._index_lists([effect])
+        self._fence(self.write, [effect])
+        self._launch(self.write, [effect], self._copied([effect], None), lists)
+        self._drop(lists, self.write)
+        self._ends_with(effect, self.write)
+
+    def _copy_state(self, effect: CopyOnDevice) -> None:
+        self._fence(self.forward, [effect])
+        copied = Copied()
+        for pair in self._pairs[effect.component]:
+            copied.moves += pair.device.moves_within(effect.source, effect.target)
+            copied.reads += pair.device.locations(effect.source)
+            copied.writes += pair.device.locations(effect.target)
+        self._launch(self.forward, [effect], copied, [])
+        self._ends_with(effect, self.forward)
+
+    def _run_pass(self, effect: RunForward) -> None:
+        """Each layer waits for that layer of the loads that the pass comes after."""
+        loads = [self._running[name] for name in effect.after if name in self._running]
+        layered = [each.load for each in loads if each.load is not None]
+        self._fence(self.forward, [effect], but=[each.effect.id for each in loads if each.load is not None])
+        for layer in range(self._depth):
+            for load in layered:
+                self.forward.wait(load.layers[layer])
+            work, reads, writes = self._passes.layer(effect, layer)
+            self.forward.launch(f"{effect.id} layer {layer}", work, reads, writes)
+        self._ends_with(effect, self.forward)
+
+    # -- order --------------------------------------------------------------------------------------------------------
+
+    def _fence(self, stream: Stream, effects: Sequence[DeviceEffect], but: Sequence[str] = ()) -> None:
+        """What the stream is given next comes after what the effects come after, and after the index lists."""
+        start = self._device.event()
+        start.record(self.scheduler)
+        stream.wait(start)
+        for name in dict.fromkeys(chain.from_iterable(effect.after for effect in effects)):
+            if name not in but and name in self._running:
+                stream.wait(self._running[name].end)
+
+    def _ends_with(self, effect: DeviceEffect, stream: Stream) -> None:
+        end = self._device.event()
+        end.record(stream)
+        self._running[effect.id] = _Running(effect, end)
+
+    # -- copies -------------------------------------------------------------------------------------------------------
+
+    def _copied(self, effects: Sequence[CopyToHost | CopyToDevice], layer: int | None) -> Copied:
+        """What is copied for the effects, in this layer or in all."""
+        copied = Copied()
+        layers = None if layer is None else (layer,)
+        for effect in effects:
+            to_host = effect.kind == "copy_to_host"
+            for part in effect.parts:
+                for pair in self._pairs[part.component]:
+                    copied.moves += pair.moves(to_host, part.device, part.host, layers)
+                    device, host = pair.device.locations(part.device, layers), pair.host.locations(part.host, layers)
+                    copied.reads += device if to_host else host
+                    copied.writes += host if to_host else device
+        return copied
+
+    def _launch(self, stream: Stream, effects: Sequence[DeviceEffect], copied: Copied, lists: Sequence[Indices],
+                what: str = "") -> None:  # fmt: skip
+        name = "+".join(effect.id for effect in effects) + what
+        stream.copy(name, copied.moves, [*copied.reads, *(each.location for each in lists)], copied.writes)
+
+    def _index_lists(self, effects: Sequence[CopyToHost | CopyToDevice]) -> list[Indices]:
+        """The pages of both sides, as lists that the copy reads on device."""
+        sides = ([part.device for effect in effects for part in effect.parts],
+                 [part.host for effect in effects for part in effect.parts])  # fmt: skip
+        return [self._device.indices(chain.from_iterable(pages), self.scheduler) for pages in sides]
+
+    def _drop(self, lists: Sequence[Indices], stream: Stream) -> None:
+        """The lists live until the stream has read them, and no longer."""
+        for each in lists:
+            each.record_stream(stream)
+            each.drop()
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def ended(self) -> Iterator[str]:
+        """The ids of effects that are over and were not told, in the order in which they were launched.
+
+        An effect that is not over does not keep later ones of other streams from being told.
+        """
+        for name, running in list(self._running.items()):
+            if running.end.query():
+                del self._running[name]
+                yield name
+
+    def finish(self, names: Sequence[str]) -> None:
+        """These effects are over; each is told later."""
+        if not self._queued.keys().isdisjoint(names):
+            self.start_loading()
+        for name in names:
+            if name in self._running:
+                self._running[name].end.synchronize()
+
+    @property
+    def in_flight(self) -> tuple[str, ...]:
+        """The ids of what is queued or not over yet, as far as anybody was told."""
+        return (*self._running, *self._queued)

@@ -1,0 +1,174 @@
+"""A model whose copies and passes are done by a controller on a simulated device, walked at random.
+
+The facts of the world are the device's: a walk makes a step like `copy_done` only once the controller has told the end.
+Bytes are compared where passes read them and where copies come to rest, and every call is judged by its order.
+"""
+
+import random
+
+from hicache_ref.engine.calls import Location
+from hicache_ref.engine.controller import Controller
+from hicache_ref.engine.device import Work
+from hicache_ref.engine.happens_before import Ordering
+from hicache_ref.engine.layout import HostLayout, PoolSpec, allocations, mha, state
+from hicache_ref.engine.pools import ALONE, Pool, PoolPair, pool_pair
+from hicache_ref.engine.simulated import SimulatedDevice
+from hicache_ref.engine.verify import WrongBytes, pattern
+from hicache_ref.model import Model
+from hicache_ref.search.walk import Plan, Walk
+from hicache_ref.vocabulary.effects import CopyOnDevice, CopyToDevice, CopyToHost, RunForward
+from hicache_ref.vocabulary.hashing import chain, namespace_seed
+from hicache_ref.vocabulary.ids import PageHash
+from hicache_ref.vocabulary.operations import (
+    OPERATION_TYPES,
+    CopyDone,
+    CopyFailed,
+    Forward,
+    ForwardDone,
+    Operation,
+)
+from hicache_ref.vocabulary.outcomes import Outcome
+from hicache_ref.vocabulary.profile import Profile, Sizes
+
+LAYERS = 3
+STEPS = 60
+PROFILE = Profile(sizes=Sizes(device_pages=6, host_pages=8, page_size=1, load_back_threshold=0))
+HYBRID = PROFILE.model_copy(
+    update={"state": True, "sizes": PROFILE.sizes.model_copy(update={"device_states": 3, "host_states": 3})}
+)
+NEVER_ALONE = frozenset({"copy_failed", "reset"})
+"""Operations that no walk makes: copies do not fail here, and a reset ends what runs."""
+
+
+def pools(profile: Profile, device: SimulatedDevice, layout: HostLayout = "page_first",
+          draft_layers: int = LAYERS + 1) -> dict[str, list[PoolPair]]:  # fmt: skip
+    """The pools of a small model, with those of a draft model or of states where the profile has such."""
+    sizes = profile.sizes
+
+    def kv(name: str, layers: int) -> PoolPair:
+        spec = mha(layers, 2, 2, 1, sizes.page_size)
+        return pool_pair(name, spec, device, (sizes.device_pages, sizes.host_pages), layout)
+
+    pairs = {"kv": [kv("kv", LAYERS)] + [kv("draft", draft_layers)] * profile.draft}
+    if profile.state:
+        spec: PoolSpec = state([0, 2], {"temporal": 3, "conv": 2})
+        counts = (sizes.device_states, sizes.host_states)
+        pairs["state"] = [pool_pair("state", spec, device, counts, "page_first_direct")]
+    return pairs
+
+
+def held(pool: Pool, digest: PageHash) -> bytes:
+    """What a page with this hash holds in this pool, in canonical form."""
+    return pattern(digest, pool.spec.page_bytes, pool.name.startswith("draft"))
+
+
+def only(spec: PoolSpec, data: bytes, layer: int) -> bytes:
+    """A canonical page of which all layers but this one are zeros."""
+    alone = Pool("alone", spec, ALONE, [memoryview(bytearray(size)) for size in allocations(spec, ALONE)])
+    alone.write(0, data, [layer])
+    return b"".join(alone.buffers)
+
+
+class Passes:
+    """Passes that compare what they read, layer by layer, and write what their pages are to hold."""
+
+    def __init__(self, driven: "Driven") -> None:
+        self._driven = driven
+
+    def layer(self, effect: RunForward, layer: int) -> tuple[list[Work], list[Location], list[Location]]:
+        """The work of one layer."""
+        hashes, doomed = self._driven.passes[effect.id]
+        work: list[Work] = []
+        reads: list[Location] = []
+        writes: list[Location] = []
+        for pair in self._driven.pairs["kv"]:
+            pool = pair.device
+            if not doomed:
+                reads += pool.locations(effect.reads, [layer])
+                work += [
+                    self._compare(effect.id, pool, *each, layer) for each in zip(effect.reads, hashes, strict=False)
+                ]
+            writes += pool.locations(effect.writes, [layer])
+            work += [
+                self._write(pool, page, digest, layer)
+                for page, digest in zip(effect.writes, hashes[len(effect.reads) :], strict=True)
+            ]
+        for pair in self._driven.pairs.get("state", ()):
+            writes += pair.device.locations(effect.state, [layer])
+        return work, reads, writes
+
+    def _compare(self, name: str, pool: Pool, page: int, digest: PageHash, layer: int) -> Work:
+        def compare() -> None:
+            if pool.read(page, [layer]) != only(pool.spec, held(pool, digest), layer):
+                raise WrongBytes(f"{name} reads {pool.name}:{page} layer {layer}, which does not hold its page")
+
+        return compare
+
+    def _write(self, pool: Pool, page: int, digest: PageHash, layer: int) -> Work:
+        return lambda: pool.write(page, held(pool, digest), [layer])
+
+
+class Driven:
+    """A model, a device, and a controller between them. `kind` may be a faulty controller."""
+
+    def __init__(self, profile: Profile, rng: random.Random, kind: type[Controller] = Controller, *,
+                 ordered: bool = True, layout: HostLayout = "page_first") -> None:  # fmt: skip
+        self.model = Model(profile)
+        self.device = SimulatedDevice(rng.randrange, Ordering().take if ordered else lambda call: None)
+        self.pairs = pools(profile, self.device, layout)
+        self.passes: dict[str, tuple[tuple[PageHash, ...], bool]] = {}
+        """By pass, the hashes of its key's pages, and whether it reads what was never written."""
+
+        self.controller = kind(self.device, self.pairs, Passes(self))
+        self._rng = rng
+        self._ended: set[str] = set()
+
+    def step(self, op: Operation) -> Outcome:
+        """The operation has happened, and its effects are under way."""
+        step = self.model.step(op)
+        if isinstance(op, Forward) and op.rid in self.model.state.passes:
+            seed = namespace_seed(op.key.extra)
+            hashes = chain(self.model.pages(op.key), seed, self.model.profile.bigram)
+            self.passes[f"f:{op.rid}"] = (hashes, self.model.state.passes[op.rid].doomed)
+        for effect in step.effects:
+            assert isinstance(effect, RunForward | CopyToHost | CopyToDevice | CopyOnDevice)
+            self.controller.submit(effect)
+            if isinstance(effect, CopyToHost) and effect.id not in self.model.state.tickets:
+                self.controller.finish([effect.id])
+        if self._rng.random() < 0.3:
+            self.controller.start_loading()
+        self._ended -= {name_of(op)}
+        return step.outcome
+
+    def is_not_yet(self, op: Operation) -> bool:
+        """Whether the step tells an end that the device has not come to, or is one that no walk makes."""
+        if op.op in NEVER_ALONE:
+            return True
+        name = name_of(op)
+        if name is None:
+            return False
+        self._ended.update(self.controller.ended())
+        return name not in self._ended
+
+    def finish(self) -> None:
+        """The device is idle, and every page of the tree holds what its hash says."""
+        self.controller.start_loading()
+        self.device.drain()
+        self._ended.update(self.controller.ended())
+
+
+def name_of(op: Operation) -> str | None:
+    """The id of the effect whose end the operation tells."""
+    if isinstance(op, ForwardDone):
+        return f"f:{op.rid}"
+    return op.ticket if isinstance(op, CopyDone | CopyFailed) else None
+
+
+def walk(driven: Driven, rng: random.Random, steps: int = STEPS) -> None:
+    """So many steps were made, without storage, then all that runs has ended. Raises Race, WrongBytes, Deadlock."""
+    plan = Plan(
+        steps=steps, invalid_share=0.0, without_storage=1.0, operations=frozenset(OPERATION_TYPES) - NEVER_ALONE,
+        leaves_out=driven.is_not_yet,
+    )  # fmt: skip
+    Walk(driven, rng, plan, swarm=False).run()
+    driven.finish()
