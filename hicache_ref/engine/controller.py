@@ -28,12 +28,11 @@ class Passes(Protocol):
         ...
 
 
-@dataclass
-class _Load:
-    """The events of a slot of the ring: one a layer, and the end."""
+@dataclass(eq=False)
+class _Slot:
+    """A slot of the ring: an event a layer."""
 
     layers: list[Event]
-    end: Event
 
 
 @dataclass(eq=False)
@@ -42,7 +41,7 @@ class _Running:
 
     effect: DeviceEffect
     end: Event
-    load: _Load | None = None
+    load: _Slot | None = None
 
 
 @dataclass
@@ -70,7 +69,7 @@ class Controller:
         self.scheduler, self.forward, self.write, self.load = map(
             device.stream, ("scheduler", "forward", "write", "load")
         )
-        self._ring = [_Load([device.event() for _ in range(self._depth)], device.event()) for _ in range(RING)]
+        self._ring = [_Slot([device.event() for _ in range(self._depth)]) for _ in range(RING)]
         self._producer = -1
         self._queued: dict[str, CopyToDevice] = {}
         """Loads that wait for the next `start_loading`."""
@@ -102,16 +101,23 @@ class Controller:
         loads, self._queued = list(self._queued.values()), {}
         self._producer = (self._producer + 1) % RING
         slot = self._ring[self._producer]
-        slot.end.synchronize()
+        self._end_of(slot).synchronize()
         lists = self._index_lists(loads)
         self._fence(self.load, loads)
         for layer in range(self._depth):
-            self._launch(self.load, loads, self._copied(loads, layer), lists, f" layer {layer}")
-            slot.layers[layer].record(self.load)
-        slot.end.record(self.load)
+            self._load_layer(loads, slot, layer, lists)
         self._drop(lists, self.load)
         for effect in loads:
-            self._running[effect.id] = _Running(effect, slot.end, slot)
+            self._running[effect.id] = _Running(effect, self._end_of(slot), slot)
+
+    def _load_layer(self, loads: Sequence[CopyToDevice], slot: _Slot, layer: int, lists: Sequence[Indices]) -> None:
+        """The layer of all pools is on its way, drafts too, and its event is recorded behind it."""
+        self._launch(self.load, loads, self._copied(loads, layer), lists, f" layer {layer}")
+        slot.layers[layer].record(self.load)
+
+    def _end_of(self, slot: _Slot) -> Event:
+        """What says that all of a load is done: its last layer, be it the target's or the draft's."""
+        return slot.layers[-1]
 
     def _must_be_apart(self, effect: CopyToDevice) -> bool:
         """Whether it comes after a load that is queued: within one launch nothing is in order."""
@@ -141,10 +147,14 @@ class Controller:
         self._fence(self.forward, [effect], but=[each.effect.id for each in loads if each.load is not None])
         for layer in range(self._depth):
             for load in layered:
-                self.forward.wait(load.layers[layer])
+                self._wait_for_layer(self.forward, load, layer)
             work, reads, writes = self._passes.layer(effect, layer)
             self.forward.launch(f"{effect.id} layer {layer}", work, reads, writes)
         self._ends_with(effect, self.forward)
+
+    def _wait_for_layer(self, stream: Stream, load: _Slot, layer: int) -> None:
+        """What the stream is given next comes after this layer of the load."""
+        stream.wait(load.layers[layer])
 
     # -- order --------------------------------------------------------------------------------------------------------
 
@@ -203,9 +213,13 @@ class Controller:
         An effect that is not over does not keep later ones of other streams from being told.
         """
         for name, running in list(self._running.items()):
-            if running.end.query():
+            if self._is_over(running):
                 del self._running[name]
                 yield name
+
+    def _is_over(self, running: _Running) -> bool:
+        """Whether the device has come to its end."""
+        return running.end.query()
 
     def finish(self, names: Sequence[str]) -> None:
         """These effects are over; each is told later."""

@@ -53,26 +53,27 @@ class Ordering:
 
     def take(self, call: Call) -> None:
         """The call has been made. Raises Race."""
+        host = f"thread {call.host}"  # A stream may have the name of a thread.
         match call:
-            case Launch(host, stream, name, reads, writes):
+            case Launch(_, stream, name, reads, writes):
                 self._join(stream, self._clocks[host])
                 self._access(stream, name, reads, writes)
-            case HostAccess(host, name, reads, writes):
+            case HostAccess(_, name, reads, writes):
                 self._access(host, name, reads, writes)
-            case Record(host, event, stream):
+            case Record(_, event, stream):
                 self._join(stream, self._clocks[host])
                 self._events[event] = dict(self._clocks[stream])
             case Wait(_, stream, event):
                 self._join(stream, self._events.get(event, {}))
-            case Query(host, event, done):
+            case Query(_, event, done):
                 self._join(host, self._events.get(event, {}) if done else {})
-            case Synchronize(host, event):
+            case Synchronize(_, event):
                 self._join(host, self._events.get(event, {}))
-            case StreamSynchronize(host, stream):
+            case StreamSynchronize(_, stream):
                 self._join(host, self._clocks[stream])
-            case Put(host, message):
+            case Put(_, message):
                 self._messages[message] = dict(self._clocks[host])
-            case Take(host, message):
+            case Take(_, message):
                 self._join(host, self._messages.pop(message))
 
     def _join(self, thread: Thread, other: Clock) -> None:

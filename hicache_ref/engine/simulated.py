@@ -30,8 +30,8 @@ from hicache_ref.engine.plan import execute
 POISON = 0xA5
 """What fills memory that was not written: no page holds it by right."""
 
-LAZY = 3
-"""The device does fewer steps than this between two calls of the host."""
+BREATHS = (0, 0, 1, 3, 10, 30)
+"""Steps that the device may do between two calls of the host: it lags behind, or is done with everything."""
 
 Draw = Callable[[int], int]
 """A number from 0 to less than the one given."""
@@ -234,9 +234,10 @@ class SimulatedDevice:
         self.breathe()
 
     def breathe(self) -> None:
-        """Fewer than `LAZY` steps are done."""
-        for _ in range(self._draw(LAZY)):
-            self._step()
+        """Some steps are done, as many as are drawn."""
+        for _ in range(BREATHS[self._draw(len(BREATHS))]):
+            if not self._step():
+                return
 
     def run_until(self, is_reached: Callable[[], bool]) -> None:
         """So many steps are done. Raises Deadlock where no stream can go on before."""

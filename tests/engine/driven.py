@@ -5,7 +5,10 @@ Bytes are compared where passes read them and where copies come to rest, and eve
 """
 
 import random
+from collections.abc import Iterator
+from typing import Any
 
+from hicache_ref.engine.cache import ALL_ENDS
 from hicache_ref.engine.calls import Location
 from hicache_ref.engine.controller import Controller
 from hicache_ref.engine.device import Work
@@ -15,29 +18,48 @@ from hicache_ref.engine.pools import ALONE, Pool, PoolPair, pool_pair
 from hicache_ref.engine.simulated import SimulatedDevice
 from hicache_ref.engine.verify import WrongBytes, pattern
 from hicache_ref.model import Model
-from hicache_ref.search.walk import Plan, Walk
+from hicache_ref.search.alphabet import SINGLE, load_back
+from hicache_ref.search.composites import request, request_for
+from hicache_ref.search.drawing import Drawing
 from hicache_ref.vocabulary.effects import CopyOnDevice, CopyToDevice, CopyToHost, RunForward
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
 from hicache_ref.vocabulary.ids import PageHash
 from hicache_ref.vocabulary.operations import (
-    OPERATION_TYPES,
     CopyDone,
     CopyFailed,
+    Evict,
     Forward,
     ForwardDone,
+    LoadBack,
     Operation,
 )
 from hicache_ref.vocabulary.outcomes import Outcome
-from hicache_ref.vocabulary.profile import Profile, Sizes
+from hicache_ref.vocabulary.profile import Profile, Rules, Sizes
 
 LAYERS = 3
 STEPS = 60
-PROFILE = Profile(sizes=Sizes(device_pages=6, host_pages=8, page_size=1, load_back_threshold=0))
-HYBRID = PROFILE.model_copy(
-    update={"state": True, "sizes": PROFILE.sizes.model_copy(update={"device_states": 3, "host_states": 3})}
+SIZES = Sizes(device_pages=6, host_pages=8, page_size=1, load_back_threshold=0, device_states=3, host_states=3)
+
+
+def _profile(**given: Any) -> Profile:
+    return Profile(sizes=SIZES, **given)
+
+
+PROFILES = (
+    _profile(),
+    _profile(draft=True),
+    _profile(state=True),
+    _profile(rules=Rules(write_policy="write_back", write_back_copy="blocking")),
+    _profile(rules=Rules(write_policy="write_back", write_back_copy="staged"), draft=True),
 )
-NEVER_ALONE = frozenset({"copy_failed", "reset"})
-"""Operations that no walk makes: copies do not fail here, and a reset ends what runs."""
+"""What the engine is driven under: a model alone, with a draft model, a hybrid one, and evictions that copy."""
+
+
+OPERATIONS = frozenset({
+    "take_pages", "give_back", "forward", "forward_done", "insert", "load_back", "evict", "evict_host", "evict_state",
+    "evict_host_state", "copy_done", "poll", "set_write_policy", "audit",
+})  # fmt: skip
+"""What moves pages. Copies do not fail here, and a reset would end what runs."""
 
 
 def pools(profile: Profile, device: SimulatedDevice, layout: HostLayout = "page_first",
@@ -141,20 +163,28 @@ class Driven:
         return step.outcome
 
     def is_not_yet(self, op: Operation) -> bool:
-        """Whether the step tells an end that the device has not come to, or is one that no walk makes."""
-        if op.op in NEVER_ALONE:
-            return True
+        """Whether the step tells an end that the device has not come to,"""
         name = name_of(op)
         if name is None:
             return False
         self._ended.update(self.controller.ended())
         return name not in self._ended
 
+    def ends(self) -> list[Operation]:
+        """The steps that tell what the device has come to."""
+        self._ended.update(self.controller.ended())
+        return [fact_of(name) for name in sorted(self._ended)]
+
     def finish(self) -> None:
         """The device is idle, and every page of the tree holds what its hash says."""
         self.controller.start_loading()
         self.device.drain()
         self._ended.update(self.controller.ended())
+
+
+def fact_of(name: str) -> Operation:
+    """The step that tells the end of this effect."""
+    return ForwardDone(rid=name[2:]) if name.startswith("f:") else CopyDone(ticket=name)
 
 
 def name_of(op: Operation) -> str | None:
@@ -165,10 +195,41 @@ def name_of(op: Operation) -> str | None:
 
 
 def walk(driven: Driven, rng: random.Random, steps: int = STEPS) -> None:
-    """So many steps were made, without storage, then all that runs has ended. Raises Race, WrongBytes, Deadlock."""
-    plan = Plan(
-        steps=steps, invalid_share=0.0, without_storage=1.0, operations=frozenset(OPERATION_TYPES) - NEVER_ALONE,
-        leaves_out=driven.is_not_yet,
-    )  # fmt: skip
-    Walk(driven, rng, plan, swarm=False).run()
+    """So many moves were made, without storage, then all that runs has ended. Raises Race, WrongBytes, Deadlock."""
+    drawing = Drawing(driven.model, rng, OPERATIONS, namespaces=False)
+    kinds, weights = list(MOVES), list(MOVES.values())
+    for _ in range(steps):
+        for op in _move(rng.choices(kinds, weights)[0], drawing, driven):
+            if driven.model.requires(op) is None and not driven.is_not_yet(op):
+                driven.step(op)
     driven.finish()
+
+
+MOVES = {"request": 4, "reload": 4, "evict": 3, "ends": 3, "evict_host": 1, "give_back": 2, "evict_state": 1,
+         "evict_host_state": 1}  # fmt: skip
+"""Each with its weight: loads come only where something was backed up and left the device before."""
+
+
+def _move(kind: str, drawing: Drawing, driven: Driven) -> Iterator[Operation]:
+    """The steps of one move, as many as are enabled."""
+    if kind == "request":
+        yield from request(drawing)
+    elif kind == "reload":
+        yield from _reload(drawing)
+    elif kind == "ends":
+        yield from driven.ends()
+        yield ALL_ENDS
+    elif (op := SINGLE[kind](drawing)) is not None and (driven.model.profile.state or "state" not in kind):
+        yield op
+
+
+def _reload(drawing: Drawing) -> Iterator[Operation]:
+    """What is on host only is loaded, and mostly a pass goes on from there at once."""
+    if drawing.rng.random() < 0.7:
+        yield Evict(n=drawing.rng.randint(1, SIZES.device_pages))
+    for _ in range(drawing.rng.randint(1, 2)):
+        load = load_back(drawing)
+        if isinstance(load, LoadBack):
+            yield LoadBack(key=load.key)
+            if drawing.rng.random() < 0.6:
+                yield from request_for(drawing, load.key)

@@ -84,6 +84,7 @@ RACES: dict[str, list[Call]] = {
         Put("main", 7), _write("a"), StreamSynchronize("main", "a"), Take("io", 7), HostAccess("io", "h", reads=(X,)),
     ],
     "the host beside its stream": [_write("a"), HostAccess("main", "h", reads=(X,))],
+    "a thread and a stream of one name": [_write("a"), HostAccess("a", "h", reads=(X,))],
     "the second of two readers": [
         _read("a"), _read("b"), Record("main", 1, "b"), Wait("main", "c", 1), _write("c"),
     ],
@@ -108,7 +109,7 @@ def test_a_race_names_both_accesses_and_the_place() -> None:
     assert expected == _race([_write("a", "fill"), _read("b", "load")])
 
 
-THREADS, STREAMS, EVENTS = ("main", "io"), ("a", "b", "c"), (1, 2)
+THREADS, STREAMS, EVENTS = ("main", "a"), ("a", "b", "c"), (1, 2)
 
 
 def _drawn(rng: random.Random) -> list[Call]:
