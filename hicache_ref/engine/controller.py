@@ -30,9 +30,11 @@ class Passes(Protocol):
 
 @dataclass(eq=False)
 class _Slot:
-    """A slot of the ring: an event a layer."""
+    """A slot of the ring: an event a layer, which the next load in the slot records anew."""
 
     layers: list[Event]
+    end: Event
+    """That of its last load alone: whoever asks late is not told of the next one."""
 
 
 @dataclass(eq=False)
@@ -69,7 +71,7 @@ class Controller:
         self.scheduler, self.forward, self.write, self.load = map(
             device.stream, ("scheduler", "forward", "write", "load")
         )
-        self._ring = [_Slot([device.event() for _ in range(self._depth)]) for _ in range(RING)]
+        self._ring = [_Slot([device.event() for _ in range(self._depth)], device.event()) for _ in range(RING)]
         self._producer = -1
         self._queued: dict[str, CopyToDevice] = {}
         """Loads that wait for the next `start_loading`."""
@@ -101,14 +103,15 @@ class Controller:
         loads, self._queued = list(self._queued.values()), {}
         self._producer = (self._producer + 1) % RING
         slot = self._ring[self._producer]
-        self._end_of(slot).synchronize()
+        slot.end.synchronize()
         lists = self._index_lists(loads)
         self._fence(self.load, loads)
         for layer in range(self._depth):
             self._load_layer(loads, slot, layer, lists)
         self._drop(lists, self.load)
+        slot.end = self._end_of(slot)
         for effect in loads:
-            self._running[effect.id] = _Running(effect, self._end_of(slot), slot)
+            self._running[effect.id] = _Running(effect, slot.end, slot)
 
     def _load_layer(self, loads: Sequence[CopyToDevice], slot: _Slot, layer: int, lists: Sequence[Indices]) -> None:
         """The layer of all pools is on its way, drafts too, and its event is recorded behind it."""
@@ -116,8 +119,10 @@ class Controller:
         slot.layers[layer].record(self.load)
 
     def _end_of(self, slot: _Slot) -> Event:
-        """What says that all of a load is done: its last layer, be it the target's or the draft's."""
-        return slot.layers[-1]
+        """What stands for all of the load in the slot: its last layer, be it the target's or the draft's."""
+        end = self._device.event()
+        end.record(self.load)
+        return end
 
     def _must_be_apart(self, effect: CopyToDevice) -> bool:
         """Whether it comes after a load that is queued: within one launch nothing is in order."""

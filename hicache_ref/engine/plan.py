@@ -5,7 +5,7 @@ twice, and exactly the bytes of its pages and layers, each from the same element
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import gcd
@@ -34,6 +34,10 @@ class Steps(NamedTuple):
 
     source: int
     target: int
+
+
+Layers = tuple[int, ...] | None
+"""Layers of the model, or all."""
 
 
 class Piece(NamedTuple):
@@ -90,29 +94,44 @@ def execute(plan: CopyPlan, source: Sequence[memoryview], target: Sequence[memor
         ]
 
 
-def copy_plans(spec: PoolSpec, source: Place, target: Place, pages: Sequence[tuple[Page, Page]],
-               layers: Collection[int] | None = None) -> tuple[CopyPlan, ...]:  # fmt: skip
-    """The plans that copy the pages, of the model's `layers` that the pool has or of all; none where it has none.
+class Route:
+    """The way from one place to another of pools with one spec: plans for any pages.
 
-    `pages` are pairs of source and target. Most copies are one plan; parts of different sizes are one each. Raises
-    LayoutError for a layout that the pool cannot have, a page that a side has not, and a page that is written twice.
+    Raises LayoutError for a layout that such a pool cannot have.
     """
-    _expect_pages(source, target, pages)
-    blocks = _blocks(spec, slabs(spec, source), slabs(spec, target), layers)
-    planes: dict[_Shape, list[Plane]] = defaultdict(list)
-    for block in _in_long_runs(blocks):
-        for shape, plane in _with_one_axis(block):
-            planes[shape].append(plane)
-    return tuple(CopyPlan(tuple(planes[shape]), tuple(pages), *shape) for shape in planes if pages)
 
+    def __init__(self, spec: PoolSpec, source: Place, target: Place) -> None:
+        self._spec = spec
+        self._source, self._target = source, target
+        self._slabs = slabs(spec, source), slabs(spec, target)
+        self._known: dict[Layers, tuple[tuple[_Shape, tuple[Plane, ...]], ...]] = {}
+        """By layers, what does not depend on pages."""
 
-def _expect_pages(source: Place, target: Place, pages: Sequence[tuple[Page, Page]]) -> None:
-    for pair in pages:
-        for side, place, page in zip(("source", "target"), (source, target), pair, strict=True):
-            if not 0 <= page < place.pages:
-                raise LayoutError(f"page {page} of the {side}, expected one of its {place.pages}")
-    if len({page for _, page in pages}) < len(pages):
-        raise LayoutError("a page of the target is written twice, expected each once")
+    def plans(self, pages: Sequence[tuple[Page, Page]], layers: Layers = None) -> tuple[CopyPlan, ...]:
+        """The plans that copy the pages, of the model's `layers` that the pool has or of all.
+
+        `pages` are pairs of source and target. Most copies are one plan; parts of different sizes are one each, and no
+        pages or layers are none. Raises LayoutError for a page that a side has not, and one that is written twice.
+        """
+        self._expect(pages)
+        if layers not in self._known:
+            self._known[layers] = self._shapes(layers)
+        return tuple(CopyPlan(planes, tuple(pages), *shape) for shape, planes in self._known[layers] if pages)
+
+    def _expect(self, pages: Sequence[tuple[Page, Page]]) -> None:
+        for pair in pages:
+            for side, place, page in zip(("source", "target"), (self._source, self._target), pair, strict=True):
+                if not 0 <= page < place.pages:
+                    raise LayoutError(f"page {page} of the {side}, expected one of its {place.pages}")
+        if len({page for _, page in pages}) < len(pages):
+            raise LayoutError("a page of the target is written twice, expected each once")
+
+    def _shapes(self, layers: Layers) -> tuple[tuple["_Shape", tuple[Plane, ...]], ...]:
+        found: dict[_Shape, list[Plane]] = defaultdict(list)
+        for block in _in_long_runs(_blocks(self._spec, *self._slabs, layers)):
+            for shape, plane in _with_one_axis(block):
+                found[shape].append(plane)
+        return tuple((shape, tuple(planes)) for shape, planes in found.items())
 
 
 class _Axis(NamedTuple):
@@ -136,7 +155,7 @@ _Shape = tuple[Steps, int, Steps, int]
 
 
 def _blocks(spec: PoolSpec, source: Mapping[tuple[int, int], Slab], target: Mapping[tuple[int, int], Slab],
-            layers: Collection[int] | None) -> list[_Block]:  # fmt: skip
+            layers: Layers) -> list[_Block]:  # fmt: skip
     """A block for each part of each layer, whose pieces are heads of tokens."""
     found = []
     for number, layer in enumerate(spec.layers):

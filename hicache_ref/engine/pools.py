@@ -1,13 +1,13 @@
 """Pools with bytes: a device pool and its host pool in one spec, and the page of either in one canonical form."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from hicache_ref.engine.calls import Location
 from hicache_ref.engine.device import Buffers, Device, Move
 from hicache_ref.engine.layout import HostLayout, Place, PoolSpec, allocations
-from hicache_ref.engine.plan import copy_plans, execute
+from hicache_ref.engine.plan import Layers, Route, execute
 from hicache_ref.vocabulary.ids import Page, Pages
 
 ALONE = Place("device", 1)
@@ -23,28 +23,40 @@ class Pool:
     place: Place
     buffers: Buffers
 
-    def read(self, page: Page, layers: Collection[int] | None = None) -> bytes:
+    @cached_property
+    def _out(self) -> Route:
+        return Route(self.spec, self.place, ALONE)
+
+    @cached_property
+    def _in(self) -> Route:
+        return Route(self.spec, ALONE, self.place)
+
+    @cached_property
+    def _within(self) -> Route:
+        return Route(self.spec, self.place, self.place)
+
+    def read(self, page: Page, layers: Layers = None) -> bytes:
         """The page in canonical form, part by part and layer by layer; zeros for layers that are not asked for."""
         page_alone = [memoryview(bytearray(size)) for size in allocations(self.spec, ALONE)]
-        for plan in copy_plans(self.spec, self.place, ALONE, [(page, 0)], layers):
+        for plan in self._out.plans([(page, 0)], layers):
             execute(plan, self.buffers, page_alone)
         return b"".join(page_alone)
 
-    def write(self, page: Page, data: bytes, layers: Collection[int] | None = None) -> None:
+    def write(self, page: Page, data: bytes, layers: Layers = None) -> None:
         """The page holds the canonical bytes, in the model's `layers` or in all."""
         whole, page_alone = memoryview(data), []
         for size in allocations(self.spec, ALONE):
             page_alone.append(whole[:size])
             whole = whole[size:]
-        for plan in copy_plans(self.spec, ALONE, self.place, [(0, page)], layers):
+        for plan in self._in.plans([(0, page)], layers):
             execute(plan, page_alone, self.buffers)
 
     def moves_within(self, source: Pages, target: Pages) -> list[Move]:
         """What copies page i of one list to page i of the other, in all layers."""
-        plans = copy_plans(self.spec, self.place, self.place, list(zip(source, target, strict=True)))
+        plans = self._within.plans(list(zip(source, target, strict=True)))
         return [Move(plan, self.buffers, self.buffers) for plan in plans]
 
-    def locations(self, pages: Iterable[Page], layers: Collection[int] | None = None) -> tuple[Location, ...]:
+    def locations(self, pages: Iterable[Page], layers: Layers = None) -> tuple[Location, ...]:
         """What is touched by whoever touches these pages in the model's `layers` that the pool has."""
         touched = [layer for layer in self.spec.layers if layers is None or layer in layers]
         return tuple(Location(self.name, page, layer) for page in pages for layer in touched)
@@ -62,12 +74,20 @@ class PoolPair:
         """The model's layers that it has."""
         return self.device.spec.layers
 
-    def moves(self, to_host: bool, device: Pages, host: Pages, layers: Collection[int] | None = None) -> list[Move]:
+    @cached_property
+    def _to_host(self) -> Route:
+        return Route(self.device.spec, self.device.place, self.host.place)
+
+    @cached_property
+    def _to_device(self) -> Route:
+        return Route(self.device.spec, self.host.place, self.device.place)
+
+    def moves(self, to_host: bool, device: Pages, host: Pages, layers: Layers = None) -> list[Move]:
         """What copies page i of one to page i of the other, in these layers or in all."""
         source, target = (self.device, self.host) if to_host else (self.host, self.device)
         pages = list(zip(device, host, strict=True) if to_host else zip(host, device, strict=True))
-        plans = copy_plans(source.spec, source.place, target.place, pages, layers)
-        return [Move(plan, source.buffers, target.buffers) for plan in plans]
+        route = self._to_host if to_host else self._to_device
+        return [Move(plan, source.buffers, target.buffers) for plan in route.plans(pages, layers)]
 
 
 def pool_pair(name: str, spec: PoolSpec, device: Device, counts: tuple[int, int], layout: HostLayout) -> PoolPair:

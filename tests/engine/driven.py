@@ -37,7 +37,7 @@ from hicache_ref.vocabulary.outcomes import Outcome
 from hicache_ref.vocabulary.profile import Profile, Rules, Sizes
 
 LAYERS = 3
-STEPS = 60
+STEPS = 30
 SIZES = Sizes(device_pages=6, host_pages=8, page_size=1, load_back_threshold=0, device_states=3, host_states=3)
 
 
@@ -45,10 +45,11 @@ def _profile(**given: Any) -> Profile:
     return Profile(sizes=SIZES, **given)
 
 
+HYBRID = _profile(state=True)
 PROFILES = (
     _profile(),
     _profile(draft=True),
-    _profile(state=True),
+    HYBRID,
     _profile(rules=Rules(write_policy="write_back", write_back_copy="blocking")),
     _profile(rules=Rules(write_policy="write_back", write_back_copy="staged"), draft=True),
 )
@@ -87,7 +88,7 @@ def held(pool: Pool, digest: PageHash) -> bytes:
 def only(spec: PoolSpec, data: bytes, layer: int) -> bytes:
     """A canonical page of which all layers but this one are zeros."""
     alone = Pool("alone", spec, ALONE, [memoryview(bytearray(size)) for size in allocations(spec, ALONE)])
-    alone.write(0, data, [layer])
+    alone.write(0, data, (layer,))
     return b"".join(alone.buffers)
 
 
@@ -106,28 +107,28 @@ class Passes:
         for pair in self._driven.pairs["kv"]:
             pool = pair.device
             if not doomed:
-                reads += pool.locations(effect.reads, [layer])
+                reads += pool.locations(effect.reads, (layer,))
                 work += [
                     self._compare(effect.id, pool, *each, layer) for each in zip(effect.reads, hashes, strict=False)
                 ]
-            writes += pool.locations(effect.writes, [layer])
+            writes += pool.locations(effect.writes, (layer,))
             work += [
                 self._write(pool, page, digest, layer)
                 for page, digest in zip(effect.writes, hashes[len(effect.reads) :], strict=True)
             ]
         for pair in self._driven.pairs.get("state", ()):
-            writes += pair.device.locations(effect.state, [layer])
+            writes += pair.device.locations(effect.state, (layer,))
         return work, reads, writes
 
     def _compare(self, name: str, pool: Pool, page: int, digest: PageHash, layer: int) -> Work:
         def compare() -> None:
-            if pool.read(page, [layer]) != only(pool.spec, held(pool, digest), layer):
+            if pool.read(page, (layer,)) != only(pool.spec, held(pool, digest), layer):
                 raise WrongBytes(f"{name} reads {pool.name}:{page} layer {layer}, which does not hold its page")
 
         return compare
 
     def _write(self, pool: Pool, page: int, digest: PageHash, layer: int) -> Work:
-        return lambda: pool.write(page, held(pool, digest), [layer])
+        return lambda: pool.write(page, held(pool, digest), (layer,))
 
 
 class Driven:

@@ -24,14 +24,6 @@ class WritesWithoutStart(Controller):
             super()._fence(stream, effects, but)
 
 
-class PassesWithoutStart(Controller):
-    """The forward stream waits for layers of loads, and for no copy that reads what it writes."""
-
-    def _fence(self, stream: Stream, effects: Sequence[DeviceEffect], but: Sequence[str] = ()) -> None:
-        if stream is not self.forward:
-            super()._fence(stream, effects, but)
-
-
 class LoadsBehindTheCaller(Controller):
     """Loads wait for the stream of the caller, not for the passes on another one (SG-36738)."""
 
@@ -46,21 +38,6 @@ class WritesBehindTheCaller(Controller):
     def _fence(self, stream: Stream, effects: Sequence[DeviceEffect], but: Sequence[str] = ()) -> None:
         everything = [name for effect in effects for name in effect.after]
         super()._fence(stream, effects, everything if stream is self.write else but)
-
-
-class WaitsForTheFirst(Controller):
-    """Of what an effect comes after only the first is waited for."""
-
-    def _fence(self, stream: Stream, effects: Sequence[DeviceEffect], but: Sequence[str] = ()) -> None:
-        rest = [name for effect in effects for name in effect.after[1:]]
-        super()._fence(stream, effects, [*but, *rest])
-
-
-class WaitsForTheFirstEffect(Controller):
-    """Of loads that are merged only the first one's order is kept."""
-
-    def _fence(self, stream: Stream, effects: Sequence[DeviceEffect], but: Sequence[str] = ()) -> None:
-        super()._fence(stream, effects[:1], but)
 
 
 class PassesWithoutLayers(Controller):
@@ -189,13 +166,6 @@ class ListsAfterTheStart(Controller):
         self._ends_with(effect, self.write)
 
 
-class MergesEverything(Controller):
-    """A load is merged with one that it comes after."""
-
-    def _must_be_apart(self, effect: CopyToDevice) -> bool:
-        return False
-
-
 class DoesNotFinish(Controller):
     """Who has to wait for the end of a copy goes on at once."""
 
@@ -231,3 +201,6 @@ PLANTED: tuple[type[Controller], ...] = tuple(
     each for each in list(globals().values())
     if isinstance(each, type) and issubclass(each, Controller) and each is not Controller
 )  # fmt: skip
+
+OF_STATES: tuple[type[Controller], ...] = (StatesWithoutOrder,)
+"""Those that only show in a hybrid model."""

@@ -4,7 +4,7 @@ The shape of each layout is written down here once more, as the dimensions of a 
 looked up by its coordinates: so neither strides nor folding of the code under test are used to judge it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -27,7 +27,7 @@ from hicache_ref.engine.layout import (
     slabs,
     state,
 )
-from hicache_ref.engine.plan import CopyPlan, copy_plans
+from hicache_ref.engine.plan import CopyPlan, Route
 
 PLANS = 10_000
 """Plans that are drawn in all."""
@@ -35,8 +35,8 @@ PLANS = 10_000
 Byte = tuple[int, int]
 """An allocation and an offset in it."""
 
-Copy = tuple[PoolSpec, Place, Place, list[tuple[int, int]], list[int] | None]
-"""What `copy_plans` is asked for."""
+Copy = tuple[PoolSpec, Place, Place, list[tuple[int, int]], tuple[int, ...] | None]
+"""What a route is asked for."""
 
 
 def _index(shape: tuple[int, ...], at: tuple[int, ...]) -> int:
@@ -71,7 +71,7 @@ def _address(spec: PoolSpec, place: Place, part: int, layer: int, page: int, tok
     return buffer, begins + _index(*shapes[place.layout])
 
 
-def _elements(spec: PoolSpec, layers: list[int]) -> Iterator[tuple[int, int, int, int, int]]:
+def _elements(spec: PoolSpec, layers: Collection[int]) -> Iterator[tuple[int, int, int, int, int]]:
     """Part, layer of the pool, token, head and byte of all elements of a page in these layers of the model."""
     for part, layer in product(range(len(spec.parts)), range(len(spec.layers))):
         if spec.layers[layer] in layers:
@@ -110,16 +110,16 @@ def _copies(draw: st.DrawFn) -> Copy:
     target = Place(draw(st.sampled_from(layouts)), draw(sizes))
     targets = draw(st.permutations(range(target.pages)))[: draw(sizes)]
     pages = [(draw(st.integers(0, source.pages - 1)), page) for page in targets]
-    return spec, source, target, pages, draw(st.sampled_from([None, list(spec.layers[-1:]), [0, 1, 6], []]))
+    return spec, source, target, pages, draw(st.sampled_from([None, spec.layers[-1:], (0, 1, 6), ()]))
 
 
 def _judge(copy: Copy) -> None:
     """Each element of the pages and layers is moved, and nothing else."""
     spec, source, target, pages, layers = copy
-    moves = _moves(copy_plans(spec, source, target, pages, layers))
+    moves = _moves(Route(spec, source, target).plans(pages, layers))
     expected = {
         _address(spec, target, part, layer, page, *rest): _address(spec, source, part, layer, origin, *rest)
-        for part, layer, *rest in _elements(spec, list(spec.layers) if layers is None else layers)
+        for part, layer, *rest in _elements(spec, spec.layers if layers is None else layers)
         for origin, page in pages
     }
     assert len(expected) == len(moves), "a byte is written twice, or one is missing"
@@ -206,7 +206,7 @@ def test_allocations_hold_all_pages_and_no_more(pool: tuple[PoolSpec, list[Layou
         sizes = allocations(spec, place)
         used = {
             _address(spec, place, part, layer, page, *rest)
-            for part, layer, *rest in _elements(spec, list(spec.layers))
+            for part, layer, *rest in _elements(spec, spec.layers)
             for page in range(pages)
         }
         assert {(buffer, offset) for buffer, size in enumerate(sizes) for offset in range(size)} == used
@@ -220,34 +220,34 @@ DEEPSEEK = mla(4, 512, 64, 2, 16)
 @pytest.mark.parametrize(
     ("spec", "layout", "layers", "expected"),
     [
-        (LLAMA, "layer_first", [2], [(2, 1, 32768)]),
-        (LLAMA, "page_first", [2], [(2, 16, 2048)]),
-        (LLAMA, "page_first_direct", [2], [(2, 1, 32768)]),
-        (LLAMA, "page_head", [2], [(16, 16, 256)]),
+        (LLAMA, "layer_first", (2,), [(2, 1, 32768)]),
+        (LLAMA, "page_first", (2,), [(2, 16, 2048)]),
+        (LLAMA, "page_first_direct", (2,), [(2, 1, 32768)]),
+        (LLAMA, "page_head", (2,), [(16, 16, 256)]),
         (LLAMA, "page_first", None, [(8, 16, 2048)]),
-        (DEEPSEEK, "layer_first", [2], [(1, 1, 18432)]),
+        (DEEPSEEK, "layer_first", (2,), [(1, 1, 18432)]),
         (DEEPSEEK, "page_first", None, [(4, 16, 1152)]),
-        (DEEPSEEK, "page_first_kv_split", [2], [(1, 16, 1024), (1, 16, 128)]),
+        (DEEPSEEK, "page_first_kv_split", (2,), [(1, 16, 1024), (1, 16, 128)]),
     ],
 )
 def test_runs_are_as_long_as_both_layouts_allow(
-    spec: PoolSpec, layout: Layout, layers: list[int] | None, expected: list[tuple[int, int, int]]
+    spec: PoolSpec, layout: Layout, layers: tuple[int, ...] | None, expected: list[tuple[int, int, int]]
 ) -> None:
     """Goal: no copy is cut finer than needed. Method: planes, runs and bytes of known pairs."""
-    plans = copy_plans(spec, Place("device", 9), Place(layout, 9), [(1, 2)], layers)
+    plans = Route(spec, Place("device", 9), Place(layout, 9)).plans([(1, 2)], layers)
     assert expected == [(len(each.planes), each.runs, each.run_bytes) for each in plans]
 
 
 @pytest.mark.parametrize("layout", ["page_first", "page_first_direct", "page_head"])
 def test_a_page_between_two_places_of_one_page_first_layout_is_one_run_of_k_and_one_of_v(layout: Layout) -> None:
     """Goal: layers that lie together go together. Method: a copy within one layout, as staging makes it."""
-    (found,) = copy_plans(LLAMA, Place(layout, 3), Place(layout, 7), [(2, 5)])
+    (found,) = Route(LLAMA, Place(layout, 3), Place(layout, 7)).plans([(2, 5)])
     assert (2, 1, LLAMA.page_bytes // 2) == (len(found.planes), found.runs, found.run_bytes)
 
 
 def test_offsets_strides_and_runs_are_multiples_of_the_granule() -> None:
     """Goal: an engine can choose its words by it. Method: every piece of a plan with an odd size."""
-    (found,) = copy_plans(mha(2, 3, 20, 2, 4), Place("device", 5), Place("page_head", 5), [(0, 1)])
+    (found,) = Route(mha(2, 3, 20, 2, 4), Place("device", 5), Place("page_head", 5)).plans([(0, 1)])
     assert 40 == found.granule
     for piece in found.pieces():
         assert 0 == piece.source.offset % 40 == piece.target.offset % 40 == piece.size % 40
@@ -270,7 +270,7 @@ def test_what_cannot_be_copied_is_refused(
 ) -> None:
     """Goal: nothing is guessed. Method: layouts, sizes and pages that do not fit."""
     with pytest.raises(LayoutError, match=words):
-        copy_plans(spec, Place("device", 3), target, pages)
+        Route(spec, Place("device", 3), target).plans(pages)
 
 
 @pytest.mark.parametrize(
@@ -293,5 +293,5 @@ def test_a_pool_that_cannot_be_is_refused(made: object, words: str) -> None:
 def test_the_elements_of_a_page_are_its_bytes() -> None:
     """Goal: one size of a page. Method: its elements are counted."""
     for spec in (mha(2, 2, 3, 1, 2), mla(2, 3, 1, 1, 2), state([1, 4], {"temporal": 5, "conv": 2})):
-        assert spec.page_bytes == len(list(_elements(spec, list(spec.layers))))
+        assert spec.page_bytes == len(list(_elements(spec, spec.layers)))
     assert 4 * 2 * 16 * 8 * 128 * 2 == LLAMA.page_bytes == prod((4, 2, 16, 8, 128, 2))
