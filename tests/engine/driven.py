@@ -9,21 +9,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from hicache_ref.engine.cache import ALL_ENDS
-from hicache_ref.engine.calls import Location
+from hicache_ref.engine.contents import PatternPasses, held
 from hicache_ref.engine.controller import Controller
-from hicache_ref.engine.device import Work
 from hicache_ref.engine.happens_before import Ordering
-from hicache_ref.engine.layout import HostLayout, PoolSpec, allocations, mha, state
-from hicache_ref.engine.pools import ALONE, Pool, PoolPair, pool_pair
 from hicache_ref.engine.simulated import SimulatedDevice
-from hicache_ref.engine.verify import WrongBytes, pattern
+from hicache_ref.engine.small import SmallModel
+from hicache_ref.engine.verify import WrongBytes
 from hicache_ref.model import Model
 from hicache_ref.search.alphabet import SINGLE, load_back
 from hicache_ref.search.composites import request, request_for
 from hicache_ref.search.drawing import Drawing
 from hicache_ref.vocabulary.effects import CopyOnDevice, CopyToDevice, CopyToHost, RunForward
 from hicache_ref.vocabulary.hashing import chain, namespace_seed
-from hicache_ref.vocabulary.ids import PageHash
+from hicache_ref.vocabulary.ids import DEVICE, HOST
 from hicache_ref.vocabulary.operations import (
     CopyDone,
     CopyFailed,
@@ -36,8 +34,8 @@ from hicache_ref.vocabulary.operations import (
 from hicache_ref.vocabulary.outcomes import Outcome
 from hicache_ref.vocabulary.profile import Profile, Rules, Sizes
 
-LAYERS = 3
 STEPS = 30
+SMALL = SmallModel()
 SIZES = Sizes(device_pages=6, host_pages=8, page_size=1, load_back_threshold=0, device_states=3, host_states=3)
 
 
@@ -63,86 +61,16 @@ OPERATIONS = frozenset({
 """What moves pages. Copies do not fail here, and a reset would end what runs."""
 
 
-def pools(profile: Profile, device: SimulatedDevice, layout: HostLayout = "page_first",
-          draft_layers: int = LAYERS + 1) -> dict[str, list[PoolPair]]:  # fmt: skip
-    """The pools of a small model, with those of a draft model or of states where the profile has such."""
-    sizes = profile.sizes
-
-    def kv(name: str, layers: int) -> PoolPair:
-        spec = mha(layers, 2, 2, 1, sizes.page_size)
-        return pool_pair(name, spec, device, (sizes.device_pages, sizes.host_pages), layout)
-
-    pairs = {"kv": [kv("kv", LAYERS)] + [kv("draft", draft_layers)] * profile.draft}
-    if profile.state:
-        spec: PoolSpec = state([0, 2], {"temporal": 3, "conv": 2})
-        counts = (sizes.device_states, sizes.host_states)
-        pairs["state"] = [pool_pair("state", spec, device, counts, "page_first_direct")]
-    return pairs
-
-
-def held(pool: Pool, digest: PageHash) -> bytes:
-    """What a page with this hash holds in this pool, in canonical form."""
-    return pattern(digest, pool.spec.page_bytes, pool.name.startswith("draft"))
-
-
-def only(spec: PoolSpec, data: bytes, layer: int) -> bytes:
-    """A canonical page of which all layers but this one are zeros."""
-    alone = Pool("alone", spec, ALONE, [memoryview(bytearray(size)) for size in allocations(spec, ALONE)])
-    alone.write(0, data, (layer,))
-    return b"".join(alone.buffers)
-
-
-class Passes:
-    """Passes that compare what they read, layer by layer, and write what their pages are to hold."""
-
-    def __init__(self, driven: "Driven") -> None:
-        self._driven = driven
-
-    def layer(self, effect: RunForward, layer: int) -> tuple[list[Work], list[Location], list[Location]]:
-        """The work of one layer."""
-        hashes, doomed = self._driven.passes[effect.id]
-        work: list[Work] = []
-        reads: list[Location] = []
-        writes: list[Location] = []
-        for pair in self._driven.pairs["kv"]:
-            pool = pair.device
-            if not doomed:
-                reads += pool.locations(effect.reads, (layer,))
-                work += [
-                    self._compare(effect.id, pool, *each, layer) for each in zip(effect.reads, hashes, strict=False)
-                ]
-            writes += pool.locations(effect.writes, (layer,))
-            work += [
-                self._write(pool, page, digest, layer)
-                for page, digest in zip(effect.writes, hashes[len(effect.reads) :], strict=True)
-            ]
-        for pair in self._driven.pairs.get("state", ()):
-            writes += pair.device.locations(effect.state, (layer,))
-        return work, reads, writes
-
-    def _compare(self, name: str, pool: Pool, page: int, digest: PageHash, layer: int) -> Work:
-        def compare() -> None:
-            if pool.read(page, (layer,)) != only(pool.spec, held(pool, digest), layer):
-                raise WrongBytes(f"{name} reads {pool.name}:{page} layer {layer}, which does not hold its page")
-
-        return compare
-
-    def _write(self, pool: Pool, page: int, digest: PageHash, layer: int) -> Work:
-        return lambda: pool.write(page, held(pool, digest), (layer,))
-
-
 class Driven:
     """A model, a device, and a controller between them. `kind` may be a faulty controller."""
 
     def __init__(self, profile: Profile, rng: random.Random, kind: type[Controller] = Controller, *,
-                 ordered: bool = True, layout: HostLayout = "page_first") -> None:  # fmt: skip
+                 small: SmallModel = SMALL) -> None:  # fmt: skip
         self.model = Model(profile)
-        self.device = SimulatedDevice(rng.randrange, Ordering().take if ordered else lambda call: None)
-        self.pairs = pools(profile, self.device, layout)
-        self.passes: dict[str, tuple[tuple[PageHash, ...], bool]] = {}
-        """By pass, the hashes of its key's pages, and whether it reads what was never written."""
-
-        self.controller = kind(self.device, self.pairs, Passes(self))
+        self.device = SimulatedDevice(rng.randrange, Ordering().take)
+        self.pairs = small.pairs(profile, self.device)
+        self.passes = PatternPasses(self.pairs)
+        self.controller = kind(self.device, self.pairs, self.passes)
         self._rng = rng
         self._ended: set[str] = set()
 
@@ -152,7 +80,7 @@ class Driven:
         if isinstance(op, Forward) and op.rid in self.model.state.passes:
             seed = namespace_seed(op.key.extra)
             hashes = chain(self.model.pages(op.key), seed, self.model.profile.bigram)
-            self.passes[f"f:{op.rid}"] = (hashes, self.model.state.passes[op.rid].doomed)
+            self.passes.expect(f"f:{op.rid}", hashes, doomed=self.model.state.passes[op.rid].doomed)
         for effect in step.effects:
             assert isinstance(effect, RunForward | CopyToHost | CopyToDevice | CopyOnDevice)
             self.controller.submit(effect)
@@ -181,6 +109,18 @@ class Driven:
         self.controller.start_loading()
         self.device.drain()
         self._ended.update(self.controller.ended())
+        for op in self.ends():
+            self.step(op)
+        self._expect_right_pages()
+
+    def _expect_right_pages(self) -> None:
+        """Every page that holds something holds all of it. Raises WrongBytes."""
+        for component, pairs in self.pairs.items():
+            for tier, names in (("device", DEVICE), ("host", HOST)):
+                for page, digest in enumerate(self.model.state.pools[names[component]].stamp):
+                    pool = getattr(pairs[0], tier)
+                    if digest is not None and pool.read(page) != held(pool, digest):
+                        raise WrongBytes(f"{pool.name}:{page} does not hold its page")
 
 
 def fact_of(name: str) -> Operation:

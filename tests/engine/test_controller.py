@@ -6,12 +6,13 @@ from statistics import median
 import pytest
 
 from hicache_ref.engine.calls import Call, Launch
+from hicache_ref.engine.contents import PatternPasses
 from hicache_ref.engine.controller import RING, Controller
 from hicache_ref.engine.happens_before import Ordering, Race
 from hicache_ref.engine.simulated import SimulatedDevice
 from hicache_ref.engine.verify import WrongBytes
 from hicache_ref.vocabulary.effects import CopyPart, CopyToDevice, CopyToHost
-from tests.engine.driven import HYBRID, PROFILES, Driven, Passes, pools, walk
+from tests.engine.driven import HYBRID, PROFILES, SMALL, Driven, walk
 from tests.engine.missing_waits import OF_STATES, PLANTED
 
 EXAMPLES, LONG_EXAMPLES = 1_000, 100_000
@@ -80,9 +81,9 @@ class _Bench:
         self.calls: list[Call] = []
         self.ordering = Ordering()
         device = SimulatedDevice(lambda n: min(draw, n - 1), self._keep)
-        driven = Driven(PROFILES[0], random.Random(0))
         self.device = device
-        self.controller = Controller(device, pools(PROFILES[0], device), Passes(driven))
+        pairs = SMALL.pairs(PROFILES[0], device)
+        self.controller = Controller(device, pairs, PatternPasses(pairs))
 
     def _keep(self, call: Call) -> None:
         self.calls.append(call)

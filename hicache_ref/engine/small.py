@@ -1,0 +1,43 @@
+"""Models small enough that every byte of every page can be compared after every step."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from hicache_ref.engine.contents import Pairs
+from hicache_ref.engine.device import Device
+from hicache_ref.engine.layout import HostLayout, PoolSpec, mha, mla, state
+from hicache_ref.engine.pools import PoolPair, pool_pair
+from hicache_ref.vocabulary.base import Frozen
+from hicache_ref.vocabulary.profile import Profile
+
+
+class SmallModel(Frozen):
+    """The attention of a model, and how its host pages lie; its draft model is deeper than it is."""
+
+    kind: Literal["mha", "mla"] = "mha"
+    layout: HostLayout = "page_first"
+    layers: Annotated[int, Field(ge=1)] = 3
+    draft_layers: Annotated[int, Field(ge=1)] = 4
+    state_layers: tuple[int, ...] = (0, 2)
+
+    def pairs(self, profile: Profile, device: Device) -> Pairs:
+        """Its pools, with those of a draft model or of states where the profile has such.
+
+        Raises LayoutError where the layout is not for this kind of attention.
+        """
+        sizes = profile.sizes
+        counts = (sizes.device_pages, sizes.host_pages)
+
+        def kv(name: str, layers: int) -> PoolPair:
+            return pool_pair(name, self._spec(layers, sizes.page_size), device, counts, self.layout)
+
+        pairs = {"kv": [kv("kv", self.layers)] + [kv("draft", self.draft_layers)] * profile.draft}
+        if profile.state:
+            spec = state(self.state_layers, {"temporal": 3, "conv": 2})
+            slots = (sizes.device_states, sizes.host_states)
+            pairs["state"] = [pool_pair("state", spec, device, slots, "page_first_direct")]
+        return pairs
+
+    def _spec(self, layers: int, page_size: int) -> PoolSpec:
+        return mha(layers, 2, 2, 1, page_size) if self.kind == "mha" else mla(layers, 3, 1, 1, page_size)
