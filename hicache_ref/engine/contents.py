@@ -5,6 +5,7 @@ anywhere goes on to whatever depends on it, as it would through attention, and i
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
@@ -84,7 +85,8 @@ class PatternPasses:
         return work, reads, writes
 
 
-class _Layer(NamedTuple):
+@dataclass(frozen=True)
+class _Layer:
     """One layer of a pass, in one pool."""
 
     pool: Pool

@@ -9,6 +9,7 @@ from hicache_ref.engine.device import Device
 from hicache_ref.engine.layout import HostLayout, PoolSpec, mha, mla, state
 from hicache_ref.engine.pools import PoolPair, pool_pair
 from hicache_ref.vocabulary.base import Frozen
+from hicache_ref.vocabulary.ids import Component
 from hicache_ref.vocabulary.profile import Profile
 
 
@@ -32,7 +33,9 @@ class SmallModel(Frozen):
         def kv(name: str, layers: int) -> PoolPair:
             return pool_pair(name, self._spec(layers, sizes.page_size), device, counts, self.layout)
 
-        pairs = {"kv": [kv("kv", self.layers)] + [kv("draft", self.draft_layers)] * profile.draft}
+        pairs: dict[Component, list[PoolPair]] = {
+            "kv": [kv("kv", self.layers)] + [kv("draft", self.draft_layers)] * profile.draft
+        }
         if profile.state:
             spec = state(self.state_layers, {"temporal": 3, "conv": 2})
             slots = (sizes.device_states, sizes.host_states)
