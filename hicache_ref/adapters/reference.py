@@ -89,7 +89,11 @@ class ReferenceAdapter:
         for effect in step.effects:
             self._note_copy(effect, chooser)
         self._note_cancels(step.effects)
+        self.perform(operation, step)
         return step.outcome
+
+    def perform(self, operation: Operation, step: Step) -> None:
+        """What the step asks of the world is under way: here there is no world, and only the tester tells of one."""
 
     def _note_cancels(self, effects: tuple[Effect, ...]) -> None:
         """Queries and reads that were told to stop are known until they have ended."""

@@ -69,6 +69,12 @@ def _reference(options: Options, fetch: bool, step_timeout: float) -> Adapter:
     return ReferenceAdapter(fault.model)
 
 
+def _engine(options: Options, fetch: bool, step_timeout: float) -> Adapter:
+    from hicache_ref.adapters import engine
+
+    return engine.make(options)
+
+
 def _sglang_rust(options: Options, fetch: bool, step_timeout: float) -> Adapter:
     from hicache_ref.adapters import sglang_rust
 
@@ -97,6 +103,7 @@ def _sglang_unified(options: Options, fetch: bool, step_timeout: float) -> Adapt
 
 _BUILT_IN: dict[str, Callable[[Options, bool, float], Adapter]] = {
     "reference": _reference,
+    "engine": _engine,
     "sglang-rust": _sglang_rust,
     "sglang-hiradix": _sglang_hiradix,
     "sglang-himamba": _sglang_himamba,

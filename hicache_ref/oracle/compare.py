@@ -334,7 +334,11 @@ class Comparison:
             requirement = "HC-PAGE-06" if TIER[pool_name] == "device" else "HC-PAGE-07"
             stamps, theirs = state.pools[pool_name].stamp, known.stamps[pool_name]
             owner = state.pools[pool_name].owner
+            changing = {page for each in state.passes.values() for pool, page in each.writes if pool == pool_name}
             for page, partner in self.pairs[pool_name].items():
+                if page in changing:
+                    # A pass goes on from a state in place: until it ends the slot holds neither.
+                    continue
                 kind, holder = owner[page]
                 if kind != "node" and is_read_for_nobody(state.storage.records.get(str(holder)), pool_name, page):
                     continue
