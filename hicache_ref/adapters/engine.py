@@ -14,10 +14,12 @@ from hicache_ref.adapters.reference import ReferenceAdapter
 from hicache_ref.engine.contents import PatternPasses, Reader, held, pools_of
 from hicache_ref.engine.controller import Controller
 from hicache_ref.engine.happens_before import Ordering
+from hicache_ref.engine.hosts import POISON, Watch
 from hicache_ref.engine.layout import LayoutError
 from hicache_ref.engine.pools import Pool
-from hicache_ref.engine.simulated import POISON, SimulatedDevice
+from hicache_ref.engine.simulated import SimulatedDevice
 from hicache_ref.engine.small import SmallModel
+from hicache_ref.engine.threaded import ThreadedDevice
 from hicache_ref.model import Step
 from hicache_ref.model.state import Ticket
 from hicache_ref.storage.base import Backend
@@ -39,21 +41,25 @@ from hicache_ref.vocabulary.operations import (
 from hicache_ref.vocabulary.outcomes import Outcome
 from hicache_ref.vocabulary.profile import Profile
 
+DeviceName = Literal["simulated", "cpu"]
 IO_THREAD = "storage"
 START_SHARE = 0.5
 """How often queued loads are started after a step; a pass starts those that it needs in any case."""
 
 
 class EngineAdapter(ReferenceAdapter):
-    """A model whose effects a controller carries out on a simulated device, with a store behind it.
+    """A model whose effects a controller carries out on a device, with a store behind it.
 
-    `seed` draws what the device does when; `kind` may be a faulty controller.
+    `seed` draws what a simulated device does when; `kind` may be a faulty controller.
     """
 
-    def __init__(self, small: SmallModel, seed: int = 0, kind: type[Controller] = Controller,
-                 opener: Callable[[], Backend] = MemoryBackend) -> None:  # fmt: skip
+    def __init__(self, small: SmallModel, seed: int = 0, kind: type[Controller] = Controller, *,
+                 device: DeviceName = "simulated", opener: Callable[[], Backend] = MemoryBackend) -> None:  # fmt: skip
         self._small = small
         self._seed = seed
+        self._device_name = device
+        self._rng = random.Random(seed)
+        self.device = self._new_device(Ordering().take)
         self._controller_kind = kind
         self._opener = opener
         super().__init__(name="engine")
@@ -61,13 +67,17 @@ class EngineAdapter(ReferenceAdapter):
 
     def describe(self) -> Description:
         """As the model, and every byte can be seen."""
-        return super().describe().model_copy(update={"level": "bytes", "version": "simulated"})
+        return super().describe().model_copy(update={"level": "bytes", "version": self._device_name})
+
+    def _new_device(self, watch: Watch) -> SimulatedDevice | ThreadedDevice:
+        return ThreadedDevice(watch) if self._device_name == "cpu" else SimulatedDevice(self._rng.randrange, watch)
 
     def reset(self, profile: Profile) -> None:
         """The device is new, with it all memory; so is the store."""
         super().reset(profile)
+        self.device.close()
         self._rng = random.Random(self._seed)
-        self.device = SimulatedDevice(self._rng.randrange, Ordering().take)
+        self.device = self._new_device(Ordering().take)
         self.pairs = self._small.pairs(profile, self.device)
         self.passes = PatternPasses(self.pairs)
         self.controller = self._controller_kind(self.device, self.pairs, self.passes)
@@ -218,7 +228,7 @@ def _moved(
 class EngineOptions(SmallModel):
     """Options of the adapter: the device, the small model, and what the device does when."""
 
-    device: Literal["simulated"] = "simulated"
+    device: DeviceName = "simulated"
     seed: int = 0
 
 
@@ -226,7 +236,7 @@ def make(options: Mapping[str, str]) -> EngineAdapter:
     """The adapter with these options. Raises AdapterError for an unknown one, and for a value that there is not."""
     try:
         chosen = EngineOptions.model_validate(dict(options), strict=False)
-        return EngineAdapter(chosen, chosen.seed)
+        return EngineAdapter(chosen, chosen.seed, device=chosen.device)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"]))

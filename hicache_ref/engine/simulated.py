@@ -6,35 +6,32 @@ here where they may on a device, and `watch` sees the calls from which `happens_
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
 from hicache_ref.engine.calls import (
     Call,
-    HostAccess,
     Launch,
     Location,
-    Put,
     Query,
     Record,
     StreamSynchronize,
     Synchronize,
-    Take,
-    Thread,
     Wait,
 )
-from hicache_ref.engine.device import INDICES, Event, Move, Stream, Work
+from hicache_ref.engine.device import Event, Move, Stream, Work
+from hicache_ref.engine.hosts import Blocks, Hosts, IndexList, Watch
 from hicache_ref.engine.plan import execute
-
-POISON = 0xA5
-"""What fills memory that was not written: no page holds it by right."""
 
 BREATHS = (0, 0, 1, 3, 10, 30)
 """Steps that the device may do between two calls of the host: it lags behind, or is done with everything."""
 
 Draw = Callable[[int], int]
 """A number from 0 to less than the one given."""
+
+
+def _nothing() -> None:
+    """What writes an index: of index lists only the order is simulated."""
 
 
 class Deadlock(AssertionError):
@@ -132,40 +129,15 @@ class SimulatedEvent:
         self._device.watch(Synchronize(self._device.host, self.number))
 
 
-class SimulatedIndices:
-    """An index list in a block of memory that the next list may get."""
-
-    def __init__(self, device: "SimulatedDevice", block: int) -> None:
-        self._device = device
-        self._users: list[Stream] = []
-        self.location = Location(INDICES, block)
-
-    def record_stream(self, stream: Stream) -> None:
-        """Once dropped, its block stays until the stream has done what it has been given then."""
-        self._users.append(stream)
-
-    def drop(self) -> None:
-        """Its block is free once the streams that use it are so far; the stream that wrote it needs no such wait."""
-        events = []
-        for stream in self._users:
-            events.append(self._device.event())
-            events[-1].record(stream)
-        self._device.give_back(self.location.page, events)
-
-
-class SimulatedDevice:
+class SimulatedDevice(Hosts):
     """Streams whose steps are drawn by `draw`; `watch` is called with each call, after it was made."""
 
-    def __init__(self, draw: Draw, watch: Callable[[Call], None]) -> None:
+    def __init__(self, draw: Draw, watch: Watch) -> None:
+        super().__init__(watch)
         self._draw = draw
-        self.watch = watch
-        self.host: Thread = "scheduler"
-        """The host thread that calls now."""
-
         self._streams: list[SimulatedStream] = []
-        self._events = self._blocks = self._messages = 0
-        self._free: list[int] = []
-        self._given_back: list[tuple[int, list[SimulatedEvent]]] = []
+        self._events = 0
+        self._blocks = Blocks()
 
     # -- what the engine calls ----------------------------------------------------------------------------------------
 
@@ -179,52 +151,14 @@ class SimulatedDevice:
         self._events += 1
         return SimulatedEvent(self, self._events)
 
-    def indices(self, values: Iterable[int], stream: Stream) -> SimulatedIndices:
+    def indices(self, values: Iterable[int], stream: Stream) -> IndexList:
         """A list, in the block that became free last, or else in a new one."""
-        for block, events in self._given_back[:]:
-            if all(event.query() for event in events):
-                self._given_back.remove((block, events))
-                self._free.append(block)
-        if not self._free:
-            self._blocks += 1
-            self._free.append(self._blocks)
-        made = SimulatedIndices(self, self._free.pop())
-        stream.launch("indices", [lambda: None] * len(tuple(values)), (), (made.location,))
+        made = IndexList(self._blocks, self.event)
+        stream.launch("indices", [_nothing for _ in values], (), (made.location,))
         return made
 
-    def allocate(self, size: int, *, pinned: bool = False) -> memoryview:
-        """So many bytes of poison."""
-        return memoryview(bytearray([POISON]) * size)
-
-    def give_back(self, block: int, events: list[SimulatedEvent]) -> None:
-        """The block of an index list is free once the events are done."""
-        if events:
-            self._given_back.append((block, events))
-        else:
-            self._free.append(block)
-
-    # -- host threads -------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def on(self, host: Thread) -> Iterator[None]:
-        """Within, another host thread calls."""
-        before, self.host = self.host, host
-        yield
-        self.host = before
-
-    def touch(self, name: str, reads: tuple[Location, ...] = (), writes: tuple[Location, ...] = ()) -> None:
-        """The host thread touches memory itself."""
-        self.watch(HostAccess(self.host, name, reads, writes))
-
-    def put(self) -> int:
-        """A message is handed over."""
-        self._messages += 1
-        self.watch(Put(self.host, self._messages))
-        return self._messages
-
-    def take(self, message: int) -> None:
-        """The host thread has the message."""
-        self.watch(Take(self.host, message))
+    def close(self) -> None:
+        """There is nothing to end."""
 
     # -- the device's own work ----------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hicache_ref.adapters.engine import EngineAdapter, make
+from hicache_ref.adapters.engine import DeviceName, EngineAdapter, make
 from hicache_ref.engine.controller import Controller
 from hicache_ref.engine.layout import HostLayout
 from hicache_ref.engine.small import SmallModel
@@ -15,7 +15,7 @@ from hicache_ref.vocabulary.adapter import AdapterError
 from hicache_ref.vocabulary.profile import Profile
 from tests.engine import missing_waits, wrong_copies
 
-STEPS, LONG_STEPS = 600, 20_000
+STEPS, LONG_STEPS = 400, 20_000
 SMALL = SmallModel()
 LAYOUTS: list[tuple[str, HostLayout]] = [
     ("mha", "layer_first"), ("mha", "page_first"), ("mha", "page_first_direct"), ("mha", "page_head"),
@@ -52,11 +52,12 @@ def test_it_conforms_in_every_layout_for_long(kind: str, layout: HostLayout, sta
     assert _finding(adapter, LONG_STEPS, state=state, seed=2) is None
 
 
+@pytest.mark.parametrize("device", ["simulated", "cpu"])
 @pytest.mark.parametrize("kind", wrong_copies.PLANTED, ids=lambda kind: kind.__name__)
-def test_a_wrong_copy_is_found(kind: type[Controller]) -> None:
+def test_a_wrong_copy_is_found(kind: type[Controller], device: DeviceName) -> None:
     """Goal: comparing bytes means something. Method: copies with one fault each, in order, until the first finding."""
     found = _finding(
-        EngineAdapter(SMALL, kind=kind), LONG_STEPS, state=kind in wrong_copies.OF_STATES,
+        EngineAdapter(SMALL, kind=kind, device=device), LONG_STEPS, state=kind in wrong_copies.OF_STATES,
         draft=kind in wrong_copies.OF_DRAFTS,
     )  # fmt: skip
     assert found is not None
@@ -74,7 +75,7 @@ def test_a_missing_wait_is_found(kind: type[Controller]) -> None:
     [
         ({"layouts": "page_head"}, "unknown option 'layouts' of engine, expected one of kind=, layout="),
         ({"layout": "page_last"}, "option layout=page_last of engine: Input should be 'layer_first'"),
-        ({"device": "cuda"}, "option device=cuda of engine: Input should be 'simulated'"),
+        ({"device": "cuda"}, "option device=cuda of engine: Input should be 'simulated' or 'cpu'"),
         ({"layers": "0"}, "option layers=0 of engine: Input should be greater than or equal to 1"),
         ({"kind": "mla", "layout": "page_head"}, "option layout of engine: layout page_head of a pool of kind mla"),
     ],
