@@ -65,13 +65,13 @@ class Controller:
         self._device = device
         self._pairs = pairs
         self._passes = passes
-        self._depth = 1 + max(layer for some in pairs.values() for pair in some for layer in pair.layers)
+        self.depth = 1 + max(layer for some in pairs.values() for pair in some for layer in pair.layers)
         """Layers of the deepest model: a draft model may have more than its target."""
 
         self.scheduler, self.forward, self.write, self.load = map(
             device.stream, ("scheduler", "forward", "write", "load")
         )
-        self._ring = [_Slot([device.event() for _ in range(self._depth)], device.event()) for _ in range(RING)]
+        self._ring = [_Slot([device.event() for _ in range(self.depth)], device.event()) for _ in range(RING)]
         self._producer = -1
         self._queued: dict[str, CopyToDevice] = {}
         """Loads that wait for the next `start_loading`."""
@@ -106,7 +106,7 @@ class Controller:
         slot.end.synchronize()
         lists = self._index_lists(loads)
         self._fence(self.load, loads)
-        for layer in range(self._depth):
+        for layer in range(self.depth):
             self._load_layer(loads, slot, layer, lists)
         self._drop(lists, self.load)
         slot.end = self._end_of(slot)
@@ -150,7 +150,7 @@ class Controller:
         loads = [self._running[name] for name in effect.after if name in self._running]
         layered = [each.load for each in loads if each.load is not None]
         self._fence(self.forward, [effect], but=[each.effect.id for each in loads if each.load is not None])
-        for layer in range(self._depth):
+        for layer in range(self.depth):
             for load in layered:
                 self._wait_for_layer(self.forward, load, layer)
             work, reads, writes = self._passes.layer(effect, layer)

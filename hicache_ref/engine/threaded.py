@@ -1,7 +1,7 @@
 """A device of the CPU: each stream is a thread, and an event a flag that the thread sets in its turn.
 
-The semantics are those of `simulated`; the interleaving is the machine's own. Whoever waits for a thread raises what its
-work has raised.
+The semantics are those of `simulated`; the interleaving is the machine's own. Whoever waits for a thread raises what
+its work has raised.
 """
 
 import threading

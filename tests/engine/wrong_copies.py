@@ -168,7 +168,7 @@ class DeeperDraftForgotten(Controller):
 
     def _copied(self, effects: Copies, layer: int | None) -> Copied:
         copied = super()._copied(effects, layer)
-        return replace(copied, moves=[] if layer == self._depth - 1 else copied.moves)
+        return replace(copied, moves=[] if layer == self.depth - 1 else copied.moves)
 
 
 class WrongDirection(Controller):
