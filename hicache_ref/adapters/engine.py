@@ -36,6 +36,7 @@ from hicache_ref.vocabulary.operations import (
     ForwardDone,
     Operation,
     ReadDone,
+    RegisterDraft,
     WriteDone,
 )
 from hicache_ref.vocabulary.outcomes import Outcome
@@ -170,6 +171,9 @@ class EngineAdapter(ReferenceAdapter):
             self.passes.expect(f"f:{operation.rid}", hashes, doomed=doomed)
         if isinstance(operation, ClearStorage):
             self._store.clear()
+        if isinstance(operation, RegisterDraft) and len(self.pairs[KV]) == 1:
+            self.pairs[KV].append(self._small.draft_pair(self.model.profile, self.device))
+            self.controller.deepen()
         for effect in step.effects:
             if isinstance(effect, StorageRead | StorageWrite):
                 self._learn(effect.hashes)

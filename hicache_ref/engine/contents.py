@@ -17,8 +17,8 @@ from hicache_ref.engine.verify import pattern
 from hicache_ref.vocabulary.effects import RunForward
 from hicache_ref.vocabulary.ids import KV, STATE, Component, Page, PageHash
 
-Pairs = Mapping[Component, Sequence[PoolPair]]
-"""By component, the pools of the target and, with the same indices, those of a draft model."""
+Pairs = Mapping[Component, list[PoolPair]]
+"""By component, the pools of the target and, with the same indices, those of a draft model, which may come later."""
 
 
 def held(pool: Pool, digest: PageHash) -> bytes:

@@ -58,25 +58,33 @@ class Copied:
 class Controller:
     """Effects become work of three streams: `forward`, `write` and `load`; the thread itself has `scheduler`.
 
-    `pairs` has, by component, the pools that its pages are in: the target's and, with the same indices, the draft's.
+    `pairs` has, by component, the pools that its pages are in: the target's and, with the same indices, the draft's. It
+    is shared with whoever made it: after a draft model was added, `deepen` is called.
     """
 
-    def __init__(self, device: Device, pairs: Mapping[Component, Sequence[PoolPair]], passes: Passes) -> None:
+    def __init__(self, device: Device, pairs: Mapping[Component, list[PoolPair]], passes: Passes) -> None:
         self._device = device
         self._pairs = pairs
         self._passes = passes
-        self.depth = 1 + max(layer for some in pairs.values() for pair in some for layer in pair.layers)
+        self.depth = 0
         """Layers of the deepest model: a draft model may have more than its target."""
 
         self.scheduler, self.forward, self.write, self.load = map(
             device.stream, ("scheduler", "forward", "write", "load")
         )
-        self._ring = [_Slot([device.event() for _ in range(self.depth)], device.event()) for _ in range(RING)]
+        self._ring = [_Slot([], device.event()) for _ in range(RING)]
         self._producer = -1
         self._queued: dict[str, CopyToDevice] = {}
         """Loads that wait for the next `start_loading`."""
 
         self._running: dict[str, _Running] = {}
+        self.deepen()
+
+    def deepen(self) -> None:
+        """There is an event for each layer of all pools, in each slot of the ring."""
+        self.depth = 1 + max(layer for some in self._pairs.values() for pair in some for layer in pair.layers)
+        for slot in self._ring:
+            slot.layers += [self._device.event() for _ in range(self.depth - len(slot.layers))]
 
     # -- effects ------------------------------------------------------------------------------------------------------
 

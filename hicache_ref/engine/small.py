@@ -9,7 +9,7 @@ from hicache_ref.engine.device import Device
 from hicache_ref.engine.layout import HostLayout, PoolSpec, mha, mla, state
 from hicache_ref.engine.pools import PoolPair, pool_pair
 from hicache_ref.vocabulary.base import Frozen
-from hicache_ref.vocabulary.ids import Component
+from hicache_ref.vocabulary.ids import KV, STATE, Component
 from hicache_ref.vocabulary.profile import Profile
 
 
@@ -27,20 +27,23 @@ class SmallModel(Frozen):
 
         Raises LayoutError where the layout is not for this kind of attention.
         """
-        sizes = profile.sizes
-        counts = (sizes.device_pages, sizes.host_pages)
-
-        def kv(name: str, layers: int) -> PoolPair:
-            return pool_pair(name, self._spec(layers, sizes.page_size), device, counts, self.layout)
-
-        pairs: dict[Component, list[PoolPair]] = {
-            "kv": [kv("kv", self.layers)] + [kv("draft", self.draft_layers)] * profile.draft
-        }
+        pairs: dict[Component, list[PoolPair]] = {KV: [self._kv("kv", self.layers, profile, device)]}
+        if profile.draft:
+            pairs[KV].append(self.draft_pair(profile, device))
         if profile.state:
             spec = state(self.state_layers, {"temporal": 3, "conv": 2})
-            slots = (sizes.device_states, sizes.host_states)
-            pairs["state"] = [pool_pair("state", spec, device, slots, "page_first_direct")]
+            slots = (profile.sizes.device_states, profile.sizes.host_states)
+            pairs[STATE] = [pool_pair("state", spec, device, slots, "page_first_direct")]
         return pairs
+
+    def draft_pair(self, profile: Profile, device: Device) -> PoolPair:
+        """The pools of its draft model. Raises LayoutError."""
+        return self._kv("draft", self.draft_layers, profile, device)
+
+    def _kv(self, name: str, layers: int, profile: Profile, device: Device) -> PoolPair:
+        sizes = profile.sizes
+        spec = self._spec(layers, sizes.page_size)
+        return pool_pair(name, spec, device, (sizes.device_pages, sizes.host_pages), self.layout)
 
     def _spec(self, layers: int, page_size: int) -> PoolSpec:
         return mha(layers, 2, 2, 1, page_size) if self.kind == "mha" else mla(layers, 3, 1, 1, page_size)
