@@ -11,7 +11,9 @@ from typing import Protocol
 
 from hicache_ref.engine.calls import Location
 from hicache_ref.engine.device import Device, Event, Indices, Move, Stream, Work
+from hicache_ref.engine.plan import Layers
 from hicache_ref.engine.pools import PoolPair
+from hicache_ref.engine.transfers import Direction
 from hicache_ref.vocabulary.effects import CopyOnDevice, CopyToDevice, CopyToHost, RunForward
 from hicache_ref.vocabulary.ids import Component
 
@@ -188,17 +190,19 @@ class Controller:
     # -- copies -------------------------------------------------------------------------------------------------------
 
     def _copied(self, effects: Sequence[CopyToHost | CopyToDevice], layer: int | None) -> Copied:
-        """What is copied for the effects, in this layer or in all."""
+        """What is copied for the effects, in this layer or in all; some io backends copy all with the first."""
         copied = Copied()
-        layers = None if layer is None else (layer,)
         for effect in effects:
-            to_host = effect.kind == "copy_to_host"
+            direction = _direction(effect)
             for part in effect.parts:
                 for pair in self._pairs[part.component]:
-                    copied.moves += pair.moves(to_host, part.device, part.host, layers)
+                    layers: Layers = None if layer is None else (layer,)
+                    if layer is not None and pair.way(direction).calls == "all_with_first":
+                        layers = () if layer else None
+                    copied.moves += pair.moves(direction, part.device, part.host, layers)
                     device, host = pair.device.locations(part.device, layers), pair.host.locations(part.host, layers)
-                    copied.reads += device if to_host else host
-                    copied.writes += host if to_host else device
+                    copied.reads += device if direction == "backup" else host
+                    copied.writes += host if direction == "backup" else device
         return copied
 
     def _launch(self, stream: Stream, effects: Sequence[DeviceEffect], copied: Copied, lists: Sequence[Indices],
@@ -207,9 +211,12 @@ class Controller:
         stream.copy(name, copied.moves, [*copied.reads, *(each.location for each in lists)], copied.writes)
 
     def _index_lists(self, effects: Sequence[CopyToHost | CopyToDevice]) -> list[Indices]:
-        """The pages of both sides, as lists that the copy reads on device."""
-        sides = ([part.device for effect in effects for part in effect.parts],
-                 [part.host for effect in effects for part in effect.parts])  # fmt: skip
+        """The pages of each side that a copy reads on device; lists that it reads on host cost nothing there."""
+        parts = [part for effect in effects for part in effect.parts]
+        direction = _direction(effects[0])
+        ways = [pair.way(direction) for part in parts for pair in self._pairs[part.component]]
+        sides = [[part.device for part in parts]] * any(each.device_indices == "device" for each in ways)
+        sides += [[part.host for part in parts]] * any(each.host_indices == "device" for each in ways)
         return [self._device.indices(chain.from_iterable(pages), self.scheduler) for pages in sides]
 
     def _drop(self, lists: Sequence[Indices], stream: Stream) -> None:
@@ -246,3 +253,7 @@ class Controller:
     def in_flight(self) -> tuple[str, ...]:
         """The ids of what is queued or not over yet, as far as anybody was told."""
         return (*self._running, *self._queued)
+
+
+def _direction(effect: CopyToHost | CopyToDevice) -> Direction:
+    return "backup" if isinstance(effect, CopyToHost) else "load"

@@ -1,6 +1,6 @@
 """Pools with bytes: a device pool and its host pool in one spec, and the page of either in one canonical form."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,6 +8,7 @@ from hicache_ref.engine.calls import Location
 from hicache_ref.engine.device import Buffers, Device, Move
 from hicache_ref.engine.layout import HostLayout, Place, PoolSpec, allocations
 from hicache_ref.engine.plan import Layers, Route, execute
+from hicache_ref.engine.transfers import DIRECTIONS, Direction, IoBackend, Way, arranged, way
 from hicache_ref.vocabulary.ids import Page, Pages
 
 ALONE = Place("device", 1)
@@ -64,10 +65,12 @@ class Pool:
 
 @dataclass(frozen=True)
 class PoolPair:
-    """A device pool and the host pool that its pages go to."""
+    """A device pool and the host pool that its pages go to, and the io backend that copies between them."""
 
     device: Pool
     host: Pool
+    to_device: Way
+    to_host: Way
 
     @cached_property
     def layers(self) -> tuple[int, ...]:
@@ -75,27 +78,37 @@ class PoolPair:
         return self.device.spec.layers
 
     @cached_property
-    def _to_host(self) -> Route:
+    def _outward(self) -> Route:
         return Route(self.device.spec, self.device.place, self.host.place)
 
     @cached_property
-    def _to_device(self) -> Route:
+    def _inward(self) -> Route:
         return Route(self.device.spec, self.host.place, self.device.place)
 
-    def moves(self, to_host: bool, device: Pages, host: Pages, layers: Layers = None) -> list[Move]:
+    def moves(self, direction: Direction, device: Pages, host: Pages, layers: Layers = None) -> list[Move]:
         """What copies page i of one to page i of the other, in these layers or in all."""
-        source, target = (self.device, self.host) if to_host else (self.host, self.device)
-        pages = list(zip(device, host, strict=True) if to_host else zip(host, device, strict=True))
-        route = self._to_host if to_host else self._to_device
-        return [Move(plan, source.buffers, target.buffers) for plan in route.plans(pages, layers)]
+        if direction == "backup":
+            pages = arranged(list(zip(device, host, strict=True)), self.to_host, direction)
+            return [Move(plan, self.device.buffers, self.host.buffers) for plan in self._outward.plans(pages, layers)]
+        pages = arranged(list(zip(host, device, strict=True)), self.to_device, direction)
+        return [Move(plan, self.host.buffers, self.device.buffers) for plan in self._inward.plans(pages, layers)]
+
+    def way(self, direction: Direction) -> Way:
+        """How this direction is copied."""
+        return self.to_device if direction == "load" else self.to_host
 
 
-def pool_pair(name: str, spec: PoolSpec, device: Device, counts: tuple[int, int], layout: HostLayout) -> PoolPair:
-    """Both pools of so many pages on device and host. Raises LayoutError where the layout is not for such a pool."""
+def pool_pair(name: str, spec: PoolSpec, device: Device, counts: tuple[int, int], layout: HostLayout,
+              io: IoBackend) -> PoolPair:  # fmt: skip
+    """Both pools of so many pages on device and host.
+
+    Raises LayoutError where the layout is not for such a pool, or the io backend does not copy it.
+    """
+    to_device, to_host = (way(io, layout, spec.kind, direction) for direction in DIRECTIONS)
     places = (Place("device", counts[0]), Place(layout, counts[1]))
-    sizes: Sequence[Sequence[int]] = [allocations(spec, place) for place in places]
-    made = (
-        Pool(f"{name}.{tier}", spec, place, [device.allocate(size, pinned=tier == "host") for size in some])
-        for tier, place, some in zip(("device", "host"), places, sizes, strict=True)
-    )
-    return PoolPair(*made)
+    made = [
+        Pool(f"{name}.{tier}", spec, place,
+             [device.allocate(size, pinned=tier == "host") for size in allocations(spec, place)])
+        for tier, place in zip(("device", "host"), places, strict=True)
+    ]  # fmt: skip
+    return PoolPair(made[0], made[1], to_device, to_host)

@@ -5,21 +5,19 @@ load_to_device_per_layer and backup_from_device_all_layer, ServerArgs._resolve_l
 MambaPoolHost (0.5.23).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
-from hicache_ref.engine.layout import HostLayout, Kind, LayoutError, PoolSpec
+from hicache_ref.engine.layout import HostLayout, Kind, LayoutError
 from hicache_ref.vocabulary.ids import Page
 
 IoBackend = Literal["kernel", "direct", "kernel_ascend"]
 IO_BACKENDS: tuple[IoBackend, ...] = get_args(IoBackend)
 Direction = Literal["load", "backup"]
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 Memory = Literal["device", "host"]
 Calls = Literal["each_layer", "all_layers", "all_with_first"]
 """A call for each layer; one call; or calls for each layer, the first of which copies all of them."""
-
-STAGED_WORD = 16
-"""Bytes: a staged write-back moves tokens whose size is a multiple of it (upstream: can_use_write_back_jit_kernel)."""
 
 
 class Way(NamedTuple):
@@ -47,25 +45,19 @@ _LOADS: Mapping[tuple[IoBackend, HostLayout], Mapping[Kind, Way]] = {
 }
 
 
-def way(io: IoBackend, layout: HostLayout, kind: Kind, direction: Direction, *, staged: bool = False) -> Way:
-    """How pools of this kind are copied; `staged` as `may_stage` says. Raises LayoutError for a pair that is none."""
+def way(io: IoBackend, layout: HostLayout, kind: Kind, direction: Direction) -> Way:
+    """How pools of this kind are copied. Raises LayoutError for a pair that is none."""
     kinds = _LOADS.get((io, layout), {})
     if kind not in kinds:
         fitting = ", ".join(f"{one} with {other}" for (one, other), some in _LOADS.items() if kind in some)
         raise LayoutError(f"io backend {io} with layout {layout} for a pool of kind {kind}, expected {fitting}")
     load = kinds[kind]
-    if direction == "load":
-        return load
-    # The staged kernel gathers on device, and whole pages go to host pages that the host itself names.
-    return load._replace(calls="all_layers", host_indices="host" if staged else load.host_indices)
+    return load if direction == "load" else load._replace(calls="all_layers")
 
 
-def may_stage(io: IoBackend, pools: Iterable[tuple[PoolSpec, HostLayout]]) -> bool:
-    """Whether a backup may gather whole pages on device first: every pool of the transfer allows it, drafts too."""
-    return io == "kernel" and all(
-        layout == "page_first" and not any(part.heads * part.head_bytes % STAGED_WORD for part in spec.parts)
-        for spec, layout in pools
-    )
+def io_for(layout: HostLayout) -> IoBackend:
+    """The io backend that copies this layout, the first one of the table."""
+    return next(io for io, each in _LOADS if each == layout)
 
 
 def arranged(pages: Sequence[tuple[Page, Page]], chosen: Way, direction: Direction) -> tuple[tuple[Page, Page], ...]:

@@ -4,7 +4,6 @@ import pytest
 
 from hicache_ref.adapters.engine import DeviceName, EngineAdapter, make
 from hicache_ref.engine.controller import Controller
-from hicache_ref.engine.layout import HostLayout
 from hicache_ref.engine.small import SmallModel
 from hicache_ref.faults.hunt import Recording, hunt
 from hicache_ref.model.chooser import Chooser
@@ -17,9 +16,12 @@ from tests.engine import missing_waits, wrong_copies
 
 STEPS, LONG_STEPS = 400, 20_000
 SMALL = SmallModel()
-LAYOUTS: list[tuple[str, HostLayout]] = [
-    ("mha", "layer_first"), ("mha", "page_first"), ("mha", "page_first_direct"), ("mha", "page_head"),
-    ("mla", "layer_first"), ("mla", "page_first"), ("mla", "page_first_direct"), ("mla", "page_first_kv_split"),
+MODELS = [
+    SmallModel(kind="mha", layout="layer_first"), SmallModel(kind="mha", layout="layer_first", io="direct"),
+    SmallModel(kind="mha", layout="page_first"), SmallModel(kind="mha", layout="page_first_direct"),
+    SmallModel(kind="mha", layout="page_first_direct", io="kernel_ascend"), SmallModel(kind="mha", layout="page_head"),
+    SmallModel(kind="mla", layout="layer_first"), SmallModel(kind="mla", layout="page_first"),
+    SmallModel(kind="mla", layout="page_first", io="direct"), SmallModel(kind="mla", layout="page_first_kv_split"),
 ]  # fmt: skip
 
 
@@ -34,21 +36,19 @@ def _finding(adapter: EngineAdapter, steps: int, *, state: bool, draft: bool = F
     return hunt(opening, seed=seed, steps=steps, base=base, state=state).finding
 
 
-@pytest.mark.parametrize(("kind", "layout"), LAYOUTS)
+@pytest.mark.parametrize("small", MODELS, ids=lambda small: f"{small.kind}-{small.layout}-{small.io}")
 @pytest.mark.parametrize("state", [False, True], ids=["plain", "hybrid"])
-def test_it_conforms_in_every_layout(kind: str, layout: HostLayout, state: bool) -> None:
+def test_it_conforms_in_every_layout(small: SmallModel, state: bool) -> None:
     """Goal: no alarm where nothing is wrong. Method: walks of the model beside it, all bytes compared."""
-    assert (
-        _finding(EngineAdapter(SmallModel.model_validate({"kind": kind, "layout": layout})), STEPS, state=state) is None
-    )
+    assert _finding(EngineAdapter(small), STEPS, state=state) is None
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("kind", "layout"), LAYOUTS)
+@pytest.mark.parametrize("small", MODELS, ids=lambda small: f"{small.kind}-{small.layout}-{small.io}")
 @pytest.mark.parametrize("state", [False, True], ids=["plain", "hybrid"])
-def test_it_conforms_in_every_layout_for_long(kind: str, layout: HostLayout, state: bool) -> None:
+def test_it_conforms_in_every_layout_for_long(small: SmallModel, state: bool) -> None:
     """Goal: nor where it is rare. Method: longer walks."""
-    adapter = EngineAdapter(SmallModel.model_validate({"kind": kind, "layout": layout}))
+    adapter = EngineAdapter(small)
     assert _finding(adapter, LONG_STEPS, state=state, seed=2) is None
 
 
@@ -77,7 +77,8 @@ def test_a_missing_wait_is_found(kind: type[Controller]) -> None:
         ({"layout": "page_last"}, "option layout=page_last of engine: Input should be 'layer_first'"),
         ({"device": "cuda"}, "option device=cuda of engine: Input should be 'simulated' or 'cpu'"),
         ({"layers": "0"}, "option layers=0 of engine: Input should be greater than or equal to 1"),
-        ({"kind": "mla", "layout": "page_head"}, "option layout of engine: layout page_head of a pool of kind mla"),
+        ({"io": "kernel", "layout": "page_first_kv_split"}, "option layout of engine: io backend kernel with layout"),
+        ({"kind": "mla", "layout": "page_head"}, "option layout of engine: io backend kernel with layout page_head"),
     ],
 )
 def test_a_wrong_option_is_one_line(options: dict[str, str], words: str) -> None:

@@ -5,14 +5,13 @@ from typing import get_args
 
 import pytest
 
-from hicache_ref.engine.layout import HOST_LAYOUTS, HostLayout, Kind, LayoutError, PoolSpec, mha, mla, state
+from hicache_ref.engine.layout import HOST_LAYOUTS, HostLayout, Kind, LayoutError
 from hicache_ref.engine.transfers import (
     IO_BACKENDS,
     Direction,
     IoBackend,
     Memory,
     arranged,
-    may_stage,
     normalised,
     way,
 )
@@ -41,24 +40,22 @@ def test_every_pair_is_copied_or_refused_by_name(direction: Direction) -> None:
 
 
 @pytest.mark.parametrize(
-    ("io", "layout", "kind", "direction", "staged", "host", "device", "calls"),
+    ("io", "layout", "kind", "direction", "host", "device", "calls"),
     [
-        ("kernel", "layer_first", "mha", "load", False, "device", "device", "each_layer"),
-        ("kernel", "page_first", "mha", "backup", False, "device", "device", "all_layers"),
-        ("kernel", "page_first", "mha", "backup", True, "host", "device", "all_layers"),
-        ("kernel", "page_first", "mha", "load", True, "device", "device", "each_layer"),
-        ("direct", "page_first_direct", "mla", "load", False, "host", "host", "each_layer"),
-        ("direct", "layer_first", "mha", "backup", False, "host", "host", "all_layers"),
-        ("kernel_ascend", "page_first_kv_split", "mla", "load", False, "host", "host", "all_with_first"),
-        ("kernel_ascend", "page_first_direct", "mha", "backup", False, "host", "host", "all_layers"),
+        ("kernel", "layer_first", "mha", "load", "device", "device", "each_layer"),
+        ("kernel", "page_first", "mha", "backup", "device", "device", "all_layers"),
+        ("direct", "page_first_direct", "mla", "load", "host", "host", "each_layer"),
+        ("direct", "layer_first", "mha", "backup", "host", "host", "all_layers"),
+        ("kernel_ascend", "page_first_kv_split", "mla", "load", "host", "host", "all_with_first"),
+        ("kernel_ascend", "page_first_direct", "mha", "backup", "host", "host", "all_layers"),
     ],
 )
 def test_indices_lie_where_the_copy_reads_them(
-    io: IoBackend, layout: HostLayout, kind: Kind, direction: Direction, staged: bool, host: Memory, device: Memory,
+    io: IoBackend, layout: HostLayout, kind: Kind, direction: Direction, host: Memory, device: Memory,
     calls: str,
 ) -> None:  # fmt: skip
     """Goal: kernels read device memory, the host its own. Method: where the lists are for known pairs."""
-    chosen = way(io, layout, kind, direction, staged=staged)
+    chosen = way(io, layout, kind, direction)
     assert (host, device, calls) == (chosen.host_indices, chosen.device_indices, chosen.calls)
 
 
@@ -78,28 +75,6 @@ def test_other_copies_keep_their_order() -> None:
     pages = [(9, 5), (1, 7), (4, 2)]
     for io, layout, kind in COPIED - {("direct", "layer_first", kind) for kind in KINDS}:
         assert tuple(pages) == arranged(pages, way(io, layout, kind, "load"), "load")
-
-
-ODD = mha(2, 1, 20, 1, 4)
-EVEN = mha(2, 2, 8, 1, 4)
-
-
-@pytest.mark.parametrize(
-    ("io", "pools", "expected"),
-    [
-        ("kernel", [(EVEN, "page_first")], True),
-        ("kernel", [(EVEN, "page_first"), (mla(2, 16, 32, 1, 4), "page_first")], True),
-        ("kernel", [(EVEN, "page_first"), (ODD, "page_first")], False),
-        ("kernel", [(EVEN, "layer_first")], False),
-        ("direct", [(EVEN, "page_first")], False),
-        ("kernel", [(state([0], {"temporal": 32, "conv": 8}), "page_first")], False),
-    ],
-)
-def test_a_backup_is_staged_where_every_pool_allows_it(
-    io: IoBackend, pools: list[tuple[PoolSpec, HostLayout]], expected: bool
-) -> None:
-    """Goal: one pool that cannot keeps all from it. Method: pools alone and together."""
-    assert expected == may_stage(io, pools)
 
 
 @pytest.mark.parametrize(
