@@ -15,7 +15,6 @@ from hicache_ref.engine.calls import (
     Location,
     Query,
     Record,
-    StreamSynchronize,
     Synchronize,
     Wait,
 )
@@ -68,11 +67,6 @@ class SimulatedStream:
         """The work is in the queue; that of other streams may come between any two pieces."""
         self.queue.extend(work)
         self._device.call(Launch(self._device.host, self.name, name, tuple(reads), tuple(writes)))
-
-    def synchronize(self) -> None:
-        """All that it was given is done."""
-        self._device.run_until(lambda: not self.queue)
-        self._device.call(StreamSynchronize(self._device.host, self.name))
 
     @property
     def can_go_on(self) -> bool:
