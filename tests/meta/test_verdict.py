@@ -230,6 +230,7 @@ def test_adapters_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert (
         "reference",
+        "engine",
         "sglang-rust",
         "sglang-hiradix",
         "sglang-himamba",
