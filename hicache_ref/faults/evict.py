@@ -157,7 +157,7 @@ class PrunedNotDemoted(Model):
             super().evict_device_leaf(node)
 
 
-@plant("evict-gives-up-early", "K11", "VL-55461", expected=("HC-EVICT-03", "HC-EVICT-08"))
+@plant("evict-gives-up-early", "K11", "VL-55461", expected=("HC-EVICT-03", "HC-EVICT-06", "HC-EVICT-08"))
 class EvictGivesUpEarly(Model):
     """Eviction takes leaves that are backed up, and ends where none is left, although others could go.
 

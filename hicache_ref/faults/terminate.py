@@ -104,7 +104,8 @@ class LateBatchCounts(Model):
 
 
 @_plant_in_hybrid_storage(
-    "state-of-more-than-counts", "K14", OWN, expected=("HC-PAGE-07", "HC-STATE-31"), rules=WORKER_FREES
+    "state-of-more-than-counts", "K14", OWN, expected=("HC-PAGE-07", "HC-STATE-31", "HC-PAGE-03"),
+    rules=WORKER_FREES,
 )  # fmt: skip
 class StateOfMoreThanCounts(Model):
     """A terminated prefetch is committed with a state that belongs behind pages that came too late to count."""
